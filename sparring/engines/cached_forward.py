@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Any, Protocol, final
 from weakref import WeakKeyDictionary
 
@@ -30,6 +31,8 @@ MIN_SHARING_ROWS, MIN_SHARED_PROMPT = 16, 64
 """The minimum number of rows, and the minimum length of a common prefix in tokens, for which attention over the prefix
 is computed jointly."""
 
+MAX_DRAFT_TOKENS = {"cpu": 16, "cuda": 64}
+"""The number of tokens up to which a decoding pass takes hardly longer than for a few: it is limited by reading the weights."""
 ALIGNMENT = 64
 """On a GPU, attention reads a multiple of this many positions of each row."""
 
@@ -39,6 +42,8 @@ class Forward(Protocol):
     policy's versions."""
 
     cache: KVCache
+    max_draft_tokens: int
+    """The largest number of tokens of a `decode` call with more than one token per row; 0 if rows cannot be shortened."""
 
     def materialize(self, weights: Weights) -> Any:
         """Return the weights in the form that the other methods use."""
@@ -48,9 +53,9 @@ class Forward(Protocol):
         """Add new tokens to each row. They attend to the tokens of the row and to themselves."""
         ...
 
-    def decode(self, weights: Any, rows: Sequence[Row], token_ids: Sequence[int]) -> Tensor:
-        """Add one token to each row, and return the logits [B, V] of the next token. Rows must be sorted by capacity and
-        offset."""
+    def decode(self, weights: Any, rows: Sequence[Row], new: Sequence[Sequence[int]]) -> Tensor:
+        """Add one or more tokens to each row, and return the logits [N, V] after each new token. Rows must be sorted by
+        capacity and offset."""
         ...
 
     def logprobs(self, weights: Any, token_ids: Sequence[int], temperature: float) -> Tensor:
@@ -66,6 +71,7 @@ class LeanForward:
     def __init__(self, policy: Policy, shape: LlamaShape, *, kv_cache_tokens: int) -> None:
         self._policy = policy
         self._packed = PackedMatrices()
+        self.max_draft_tokens = MAX_DRAFT_TOKENS.get(policy.device.type, 0)
         self.cache = KVCache(
             shape,
             num_tokens=kv_cache_tokens,
@@ -107,27 +113,31 @@ class LeanForward:
             row.token_ids += new
 
     @torch.inference_mode()
-    def decode(self, weights: LlamaWeights, rows: Sequence[Row], token_ids: Sequence[int]) -> Tensor:
+    def decode(self, weights: LlamaWeights, rows: Sequence[Row], new: Sequence[Sequence[int]]) -> Tensor:
         shape, cache, device = weights.shape, self.cache, self._policy.device
-        runs = _runs(rows, device=device, dtype=weights.final_norm.dtype)
-        positions_B = torch.tensor([len(row.token_ids) for row in rows], device=device)
-        places_B = torch.tensor([row.offset + len(row.token_ids) for row in rows], device=device)
+        counts = [len(tokens) for tokens in new]
+        begins = [len(row.token_ids) for row in rows]
+        positions = [begin + place for begin, count in zip(begins, counts, strict=True) for place in range(count)]
+        offsets = [row.offset for row, count in zip(rows, counts, strict=True) for _ in range(count)]
+        positions_N = torch.tensor(positions, device=device)
+        places_N = positions_N + torch.tensor(offsets, device=device)
         repeat = shape.num_heads // shape.num_kv_heads
+        runs = _runs(rows, counts, repeat, device=device, dtype=weights.final_norm.dtype)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = cache.write(layer, places_B, k, v)
-            queries_B_K_R_D = q.reshape(len(rows), shape.num_kv_heads, repeat, shape.head_dim)
-            outputs = [run.attend(queries_B_K_R_D[run.members], keys, values) for run in runs]
+            keys, values = cache.write(layer, places_N, k, v)
+            queries_N_K_R_D = q.reshape(len(positions), shape.num_kv_heads, repeat, shape.head_dim)
+            outputs = [run.attend(queries_N_K_R_D[run.members], keys, values) for run in runs]
             out = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
-            return out.reshape(len(rows), shape.num_heads * shape.head_dim)
+            return out.reshape(len(positions), shape.num_heads * shape.head_dim)
 
-        ids_B = torch.tensor(token_ids, device=device)
-        hidden_B_H = forward(weights, ids_B, positions_B, attend, product=self._packed.product)
-        for row, token in zip(rows, token_ids, strict=True):
-            row.token_ids.append(token)
-        if is_exact(hidden_B_H):
-            return compute_logits(hidden_B_H, weights.lm_head)
-        return self._packed.product(hidden_B_H, weights.lm_head)
+        ids_N = torch.tensor(list(chain.from_iterable(new)), device=device)
+        hidden_N_H = forward(weights, ids_N, positions_N, attend, product=self._packed.product)
+        for row, tokens in zip(rows, new, strict=True):
+            row.token_ids += tokens
+        if is_exact(hidden_N_H):
+            return compute_logits(hidden_N_H, weights.lm_head)
+        return self._packed.product(hidden_N_H, weights.lm_head)
 
     @torch.no_grad()
     def logprobs(self, weights: LlamaWeights, token_ids: Sequence[int], temperature: float) -> Tensor:
@@ -153,6 +163,7 @@ class GenericForward:
     def __init__(self, policy: Policy, *, kv_cache_tokens: int) -> None:
         self._policy = policy
         self._model = GenericModel(policy)
+        self.max_draft_tokens = 0
         self._caches: WeakKeyDictionary[Row, Any] = WeakKeyDictionary()
         nothing = LlamaShape(
             num_layers=0, hidden_size=0, num_heads=1, num_kv_heads=1, head_dim=0, rms_eps=0.0, vocab_size=0
@@ -176,12 +187,12 @@ class GenericForward:
             row.token_ids += new
 
     @torch.inference_mode()
-    def decode(self, weights: Mapping[str, Tensor], rows: Sequence[Row], token_ids: Sequence[int]) -> Tensor:
+    def decode(self, weights: Mapping[str, Tensor], rows: Sequence[Row], new: Sequence[Sequence[int]]) -> Tensor:
         logits = []
-        for row, token in zip(rows, token_ids, strict=True):
-            logits.append(self._model.logits(weights, [token], self._cache_of(row))[-1])
-            row.token_ids.append(token)
-        return torch.stack(logits)
+        for row, tokens in zip(rows, new, strict=True):
+            logits.append(self._model.logits(weights, tokens, self._cache_of(row))[-len(tokens) :])
+            row.token_ids += tokens
+        return torch.cat(logits)
 
     @torch.inference_mode()
     def logprobs(self, weights: Mapping[str, Tensor], token_ids: Sequence[int], temperature: float) -> Tensor:
@@ -199,30 +210,39 @@ class _Run:
     their range of the cache (a slot has the size of one row)."""
 
     members: slice
-    """The members' part of the batch."""
+    """The members' part of the flat batch."""
     begin: int
     end: int
     """The end of the range in the cache, in tokens (`begin` is its start)."""
     capacity: int
     longest: int
+    num_new: int
+    """The largest number of new tokens of a member. Each slot computes this number of queries."""
     places: Tensor | None
-    """The indices of the members' capacities between begin and end, or None if all capacities belong to members."""
+    """The index (slot * num_new + place) of each new token, or None if these are all indices in order."""
     mask: Tensor
-    """[capacities, 1, longest - shared], added to the scores."""
+    """[slots, 1 or num_new * R, longest - shared], added to the scores."""
     prompt: slice
     """The common prefix of all members, as a slice of the cache in tokens, read from the first member. It is empty if
     the prefix is short."""
 
-    def attend(self, queries_B_K_R_D: Tensor, keys_K_S_D: Tensor, values_K_S_D: Tensor) -> Tensor:
+    def attend(self, queries_N_K_R_D: Tensor, keys_K_S_D: Tensor, values_K_S_D: Tensor) -> Tensor:
+        """Return the attention [N, K, R, D] of the members' new tokens."""
+        num_slots, (num_heads, repeat, head_dim) = len(self.mask), queries_N_K_R_D.shape[1:]
         if self.places is not None:
-            spread = queries_B_K_R_D.new_zeros(len(self.mask), *queries_B_K_R_D.shape[1:])
-            queries_B_K_R_D = spread.index_copy_(0, self.places, queries_B_K_R_D)
-        if self.prompt.stop > self.prompt.start:
-            out = self._attend_shared(queries_B_K_R_D, keys_K_S_D, values_K_S_D)
-        else:
-            keys, values = self._rows(keys_K_S_D).transpose(0, 1), self._rows(values_K_S_D).transpose(0, 1)
-            out = F.scaled_dot_product_attention(queries_B_K_R_D, keys, values, attn_mask=self.mask[:, None])
+            spread = queries_N_K_R_D.new_zeros(num_slots * self.num_new, num_heads, repeat, head_dim)
+            queries_N_K_R_D = spread.index_copy_(0, self.places, queries_N_K_R_D)
+        # The new tokens of a row read the same keys, like the query heads that share a key head.
+        apart = queries_N_K_R_D.reshape(num_slots, self.num_new, num_heads, repeat, head_dim)
+        out = self._attend(apart.transpose(1, 2).flatten(2, 3), keys_K_S_D, values_K_S_D)
+        out = out.unflatten(2, (self.num_new, repeat)).transpose(1, 2).flatten(0, 1)
         return out if self.places is None else out[self.places]
+
+    def _attend(self, queries_B_K_R_D: Tensor, keys_K_S_D: Tensor, values_K_S_D: Tensor) -> Tensor:
+        if self.prompt.stop > self.prompt.start:
+            return self._attend_shared(queries_B_K_R_D, keys_K_S_D, values_K_S_D)
+        keys, values = self._rows(keys_K_S_D).transpose(0, 1), self._rows(values_K_S_D).transpose(0, 1)
+        return F.scaled_dot_product_attention(queries_B_K_R_D, keys, values, attn_mask=self.mask[:, None])
 
     def _attend_shared(self, queries_B_K_R_D: Tensor, keys_K_S_D: Tensor, values_K_S_D: Tensor) -> Tensor:
         """Compute attention with one matrix product for all queries and the shared prompt, one product for the rest of
@@ -251,9 +271,11 @@ class _Run:
         return rows[:, :, self.prompt.stop - self.prompt.start : self.longest]
 
 
-def _runs(rows: Sequence[Row], *, device: torch.device, dtype: torch.dtype) -> list[_Run]:
+def _runs(
+    rows: Sequence[Row], counts: Sequence[int], repeat: int, *, device: torch.device, dtype: torch.dtype
+) -> list[_Run]:
     """Divide the batch into runs. A new run begins at each capacity change, and wherever a run would skip more slots
-    than it uses."""
+    than it uses. `counts` are the numbers of new tokens of the rows."""
     cuts = [0]
     for index in range(1, len(rows)):
         first, row = rows[cuts[-1]], rows[index]
@@ -261,8 +283,10 @@ def _runs(rows: Sequence[Row], *, device: torch.device, dtype: torch.dtype) -> l
         if row.capacity != first.capacity or num_slots > 2 * (index + 1 - cuts[-1]):
             cuts.append(index)
     runs = []
+    ends = [0, *accumulate(counts)]
     for start, stop in zip(cuts, [*cuts[1:], len(rows)], strict=True):
-        members = rows[start:stop]
+        members, added = rows[start:stop], counts[start:stop]
+        num_new = max(added)
         begin, end, capacity = members[0].offset, members[-1].offset + members[0].capacity, members[0].capacity
         num_slots = (end - begin) // capacity
         # On a GPU, one fused attention launches faster than the products into which it would be split.
@@ -271,22 +295,27 @@ def _runs(rows: Sequence[Row], *, device: torch.device, dtype: torch.dtype) -> l
         slots = [(row.offset - begin) // capacity for row in members]
         for slot, row in zip(slots, members, strict=True):
             lengths[slot] = len(row.token_ids)
-        longest = max(lengths) + 1
+        longest = max(len(row.token_ids) + count for row, count in zip(members, added, strict=True))
         if device.type == "cuda":
             # A kernel that is chosen or built for a shape serves the next tokens too, and reads an aligned mask in place.
             longest = min(capacity, -(-longest // ALIGNMENT) * ALIGNMENT)
         positions = torch.arange(num_shared, longest, device=device)
-        is_hidden = positions > torch.tensor(lengths, device=device)[:, None]
+        last = torch.tensor(lengths, device=device)[:, None] + torch.arange(num_new, device=device)
+        if num_new > 1:
+            last = last.repeat_interleave(repeat, dim=1)
+        is_hidden = positions > last[:, :, None]
         mask = torch.zeros(is_hidden.shape, dtype=dtype, device=device).masked_fill_(is_hidden, float("-inf"))
+        places = [slot * num_new + place for slot, count in zip(slots, added, strict=True) for place in range(count)]
         runs.append(
             _Run(
-                members=slice(start, stop),
+                members=slice(ends[start], ends[stop]),
                 begin=begin,
                 end=end,
                 capacity=capacity,
                 longest=longest,
-                places=None if num_slots == len(members) else torch.tensor(slots, device=device),
-                mask=mask[:, None],
+                num_new=num_new,
+                places=None if len(places) == num_slots * num_new else torch.tensor(places, device=device),
+                mask=mask,
                 prompt=slice(begin, begin + num_shared),
             )
         )

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from sparring.engines.cached_forward import Forward, GenericForward, LeanForward
+from sparring.engines.drafts import Drafts
 from sparring.engines.frozen import FrozenEngine
 from sparring.engines.grammar import Grammars
 from sparring.engines.kv_cache import SMALLEST_ROW, Row
@@ -73,6 +74,7 @@ class TorchEngine:
         self._current = self._version(weights, version)
         self._cache = self._forward.cache
         self._known = LogitsCache()
+        self._drafts = Drafts()
         self._max_running = max_running
         self._device = policy.device
         self._load = Load()
@@ -321,6 +323,7 @@ class TorchEngine:
             if self._is_cache_stale:
                 self._cache.drop()
                 self._known.drop()
+                self._drafts.forget()
                 self._is_cache_stale = False
         begun = (turn.version for turn in self._running + self._queue)
         versions = (self._current, *self._pins.values(), *self._frozen.values(), *begun)
@@ -440,17 +443,32 @@ class TorchEngine:
             return
         rows = sorted(holders, key=lambda row: (row.capacity, row.offset))
         self._load.decoded(len(rows))
-        logits_B_V = self._forward.decode(version.weights, rows, [holders[row][0].ids[-1] for row in rows])
+        new = [[leader.ids[-1], *draft] for leader, draft in self._draft([holders[row][0] for row in rows])]
+        logits_N_V = iter(self._forward.decode(version.weights, rows, new))
         logits = {}
-        for row, logits_V in zip(rows, logits_B_V, strict=True):
+        for row, tokens in zip(rows, new, strict=True):
             leader = holders[row][0]
-            leader.num_computed += 1
-            logits[leader.key] = logits_V
-            if not self._strangers:
-                self._known.add(leader.key, logits_V)
-        self._sample_next([turn for row in rows for turn in holders[row]], logits)
+            leader.num_computed += len(tokens)
+            for key in leader.keys_after(tokens[1:]):
+                logits[key] = next(logits_N_V)
+                if not self._strangers:
+                    self._known.add(key, logits[key])
+        pending = [turn for row in rows for turn in holders[row]]
+        while pending:
+            # A turn goes on as long as it draws the tokens of the draft.
+            pending = [turn for turn in self._sample_next(pending, logits) if turn.key in logits]
         for row in rows:
             self._part(row, [turn for turn in holders[row] if not turn.future.done()])
+
+    def _draft(self, turns: Sequence[RunningTurn]) -> list[tuple[RunningTurn, list[int]]]:
+        """Return a draft of the next tokens of each turn, which may be empty. While few rows run, a pass takes hardly
+        longer for a few more tokens."""
+        limit = self._forward.max_draft_tokens // len(turns) - 1
+        drafts = []
+        for turn in turns:
+            room = min(turn.held.capacity - len(turn.ids), turn.request.sampling.max_tokens - len(turn.logprobs) - 1)
+            drafts.append((turn, [] if self._strangers else self._drafts.propose(turn.ids, min(limit, room))))
+        return drafts
 
     def _sample_next(self, turns: Sequence[RunningTurn], logits: Mapping[Key, Tensor]) -> list[RunningTurn]:
         """Sample the next token of each turn from the logits after its history. Return the turns that go on."""
@@ -479,6 +497,8 @@ class TorchEngine:
         tokens_T, logprobs_T = draw(logits_B_V, sampling, [turn.uniforms.next() for turn in turns], rows)
         for turn, token, logprob in zip(turns, tokens_T.tolist(), logprobs_T.tolist(), strict=True):
             turn.append(token, logprob)
+            if not self._strangers:
+                self._drafts.remember(turn.ids, turn.logprobs)
             reason = turn.stop_reason(self._cache.row_tokens, self._decode_text)
             if reason is not None:
                 self._release(turn)
@@ -486,17 +506,20 @@ class TorchEngine:
         return [turn for turn in turns if not turn.future.done()]
 
     def _part(self, row: Row, holders: Sequence[RunningTurn]) -> None:
-        """Keep the row for the turns that drew the most frequent token. The others return to the queue, and copy the row
+        """Keep the row for the turns with the most frequent history. The others return to the queue, and copy the row
         when they are admitted."""
-        drawn = Counter(turn.ids[-1] for turn in holders)
-        if not drawn:
+        histories = Counter(turn.key for turn in holders)
+        if not histories:
             return
-        kept = drawn.most_common(1)[0][0]
-        leaving = [turn for turn in holders if turn.ids[-1] != kept]
+        kept = histories.most_common(1)[0][0]
+        leader = next(turn for turn in holders if turn.key == kept)
+        # What follows in the row is the part of a draft that was not drawn.
+        del row.token_ids[len(leader.ids) - 1 :]
+        row.session_id = leader.request.session_id
+        leaving = [turn for turn in holders if turn.key != kept]
         for turn in leaving:
             self._release(turn)
         self._queue[:0] = leaving
-        row.session_id = next(turn.request.session_id for turn in holders if turn.ids[-1] == kept)
 
     def _masks(self, turns: Sequence[RunningTurn]) -> dict[RunningTurn, Tensor]:
         """Return which tokens may come next in each constrained turn. If a grammar is too complex, only the turn that

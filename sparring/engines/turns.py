@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -57,6 +57,14 @@ class RunningTurn:
         """The weights and the history, on which the logits of the next token depend. The turn must have a version."""
         assert self.version is not None, "a turn gets its version when it is admitted"
         return self.version.fingerprint, self.digest
+
+    def keys_after(self, token_ids: Sequence[int]) -> Iterator[Key]:
+        """Yield the key of this history, and the keys after each of some tokens that may follow it."""
+        fingerprint, digest = self.key
+        yield fingerprint, digest
+        for token in token_ids:
+            digest = extend_digest(digest, token)
+            yield fingerprint, digest
 
     @property
     def held(self) -> Row:

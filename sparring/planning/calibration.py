@@ -103,7 +103,7 @@ def _measure(
         rows.append(row)
     forward.prefill(loaded, [(row, [1] * (context - len(row.token_ids))) for row in rows])
     rows.sort(key=lambda row: (row.capacity, row.offset))
-    decoding = _fastest(lambda: forward.decode(loaded, rows, [1] * running), device)
+    decoding = _fastest(lambda: forward.decode(loaded, rows, [[1]] * running), device)
     return learning, decoding
 
 

@@ -1,0 +1,52 @@
+"""Drafts of the next tokens of a turn, from what other turns sampled after the same words.
+
+The engine feeds a draft together with the last token, so one pass through the model may yield several tokens. A draft
+never decides a token: the turn draws from the logits at each place, and the draft is used only as far as it agrees
+(arXiv:2211.17192 does the same with a smaller model as the source; arXiv:2304.04487 with earlier text).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+NUM_EQUAL = 4
+"""The number of tokens before a place that must be equal for its continuation to be a draft."""
+LEAST_LOGPROB = -0.1
+"""A draft ends before a token that was sampled with less than this log-probability, since it would often be wrong."""
+MAX_PLACES = 200_000
+"""The number of places that are remembered. When it is reached, all are forgotten."""
+
+
+@final
+class Drafts:
+    """Remembers the sampled tokens of turns by the tokens before them. The latest turn counts."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[int, ...], tuple[Sequence[int], Sequence[float], int]] = {}
+
+    def remember(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        """Remember the last token of `ids`, whose last tokens were sampled with these log-probabilities. Both may grow
+        later, and must not shrink."""
+        if len(ids) > NUM_EQUAL:
+            if len(self._places) >= MAX_PLACES:
+                self._places.clear()
+            self._places[tuple(ids[-NUM_EQUAL - 1 : -1])] = (ids, logprobs, len(ids) - 1)
+
+    def propose(self, ids: Sequence[int], limit: int) -> list[int]:
+        """Return at most `limit` tokens that may follow `ids`."""
+        found = self._places.get(tuple(ids[-NUM_EQUAL:]))
+        if found is None or limit < 1:
+            return []
+        others, logprobs, begin = found
+        begin_sampled = len(others) - len(logprobs)
+        draft: list[int] = []
+        for place in range(begin, min(len(others), begin + limit)):
+            if logprobs[place - begin_sampled] < LEAST_LOGPROB:
+                break
+            draft.append(others[place])
+        return draft
+
+    def forget(self) -> None:
+        """Forget all places."""
+        self._places.clear()
