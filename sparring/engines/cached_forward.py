@@ -7,7 +7,7 @@ key/value head, L tokens per row, D head dimension, H hidden, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any, Protocol, final
@@ -58,6 +58,10 @@ class Forward(Protocol):
         capacity and offset."""
         ...
 
+    def keep_outputs(self, row: Row) -> None:
+        """Keep what was computed for the row's tokens and does not depend on the version of the weights."""
+        ...
+
     def logprobs(self, weights: Any, token_ids: Sequence[int], temperature: float) -> Tensor:
         """Return the log-probability (in nats) of each id except the first."""
         ...
@@ -71,6 +75,7 @@ class LeanForward:
     def __init__(self, policy: Policy, shape: LlamaShape, *, kv_cache_tokens: int) -> None:
         self._policy = policy
         self._packed = PackedMatrices()
+        policy.keep_trunk(kv_cache_tokens)
         self.max_draft_tokens = MAX_DRAFT_TOKENS.get(policy.device.type, 0)
         self.cache = KVCache(
             shape,
@@ -78,6 +83,7 @@ class LeanForward:
             max_row_tokens=policy.max_positions,
             dtype=policy.dtype,
             device=policy.device,
+            has_trunk=policy.trunk is not None,
         )
 
     def materialize(self, weights: Weights) -> LlamaWeights:
@@ -108,7 +114,7 @@ class LeanForward:
                 first += end - begin
             return torch.cat(outputs)
 
-        forward(weights, ids_N, positions_N, attend)
+        forward(weights, ids_N, positions_N, attend, on_layer=self._write_trunk(places_N))
         for row, new in chunks:
             row.token_ids += new
 
@@ -132,12 +138,36 @@ class LeanForward:
             return out.reshape(len(positions), shape.num_heads * shape.head_dim)
 
         ids_N = torch.tensor(list(chain.from_iterable(new)), device=device)
-        hidden_N_H = forward(weights, ids_N, positions_N, attend, product=self._packed.product)
+        hidden_N_H = forward(
+            weights,
+            ids_N,
+            positions_N,
+            attend,
+            product=self._packed.product,
+            on_layer=self._write_trunk(places_N),
+        )
         for row, tokens in zip(rows, new, strict=True):
             row.token_ids += tokens
         if is_exact(hidden_N_H):
             return compute_logits(hidden_N_H, weights.lm_head)
         return self._packed.product(hidden_N_H, weights.lm_head)
+
+    def keep_outputs(self, row: Row) -> None:
+        if self._policy.trunk is not None and self.cache.trunk_1_S_H is not None:
+            outputs = self.cache.trunk_1_S_H[0, row.offset : row.offset + len(row.token_ids)]
+            self._policy.trunk.add(row.token_ids, outputs)
+
+    def _write_trunk(self, places_N: Tensor) -> Callable[[int, Tensor], None] | None:
+        """Return a function that stores the outputs of the frozen layers for these places of the cache."""
+        trunk, outputs_1_S_H = self._policy.trunk, self.cache.trunk_1_S_H
+        if trunk is None or outputs_1_S_H is None:
+            return None
+
+        def write(index: int, x_N_H: Tensor) -> None:
+            if index == trunk.num_layers:
+                outputs_1_S_H[0].index_copy_(0, places_N, x_N_H)
+
+        return write
 
     @torch.no_grad()
     def logprobs(self, weights: LlamaWeights, token_ids: Sequence[int], temperature: float) -> Tensor:
@@ -193,6 +223,9 @@ class GenericForward:
             logits.append(self._model.logits(weights, tokens, self._cache_of(row))[-len(tokens) :])
             row.token_ids += tokens
         return torch.cat(logits)
+
+    def keep_outputs(self, row: Row) -> None:
+        pass
 
     @torch.inference_mode()
     def logprobs(self, weights: Mapping[str, Tensor], token_ids: Sequence[int], temperature: float) -> Tensor:

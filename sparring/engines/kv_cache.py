@@ -62,12 +62,16 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
         keeps_rows: bool = True,
+        has_trunk: bool = False,
     ) -> None:
-        """Create a cache. If `keeps_rows` is False, a row is freed at the end of its turn."""
+        """Create a cache. If `keeps_rows` is False, a row is freed at the end of its turn. With `has_trunk`, it also has
+        space for the outputs of the frozen layers."""
         self._space = Space(num_tokens, largest=min(max_row_tokens, num_tokens))
         size = (shape.num_kv_heads, self._space.num_tokens, shape.head_dim)
         self.keys_K_S_D = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
         self.values_K_S_D = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
+        trunk_size = (1, self._space.num_tokens, shape.hidden_size)
+        self.trunk_1_S_H = _zeros(trunk_size, dtype, device) if has_trunk else None
         self.row_tokens = min(max_row_tokens, num_tokens)
         """The longest history that fits into a row."""
         self._keeps_rows = keeps_rows
@@ -156,6 +160,11 @@ class KVCache:
                 self._free(row)
 
     @property
+    def num_bytes(self) -> int:
+        """The size of all keys and values, in bytes."""
+        return sum(tensor.nbytes for tensor in (*self.keys_K_S_D, *self.values_K_S_D))
+
+    @property
     def num_busy(self) -> int:
         return sum(row.is_busy for row in self._rows)
 
@@ -184,9 +193,9 @@ class KVCache:
     def _copy(self, source: int, target: int, num_tokens: int) -> None:
         if source == target:
             return
-        for tensors in (self.keys_K_S_D, self.values_K_S_D):
-            for tensor in tensors:
-                tensor[:, target : target + num_tokens] = tensor[:, source : source + num_tokens]
+        trunk = () if self.trunk_1_S_H is None else (self.trunk_1_S_H,)
+        for tensor in (*self.keys_K_S_D, *self.values_K_S_D, *trunk):
+            tensor[:, target : target + num_tokens] = tensor[:, source : source + num_tokens]
 
     def _touch(self, row: Row) -> None:
         self._clock += 1

@@ -11,8 +11,6 @@ from typing import final
 import numpy as np
 from torch import Tensor
 
-MAX_BYTES = 256 * 2**20
-"""The most memory that the logits may take, in bytes."""
 ENTRY_BYTES = 1024
 """About what one entry takes besides its logits, in bytes."""
 
@@ -34,7 +32,7 @@ def extend_digest(digest: bytes, token_id: int) -> bytes:
 class LogitsCache:
     """Keeps logits [V] by weights and history, up to `max_bytes`. The least recently used are dropped first."""
 
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._logits: OrderedDict[Key, Tensor] = OrderedDict()

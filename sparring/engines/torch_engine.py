@@ -41,6 +41,8 @@ from sparring.protocols import TokenCallback
 from sparring.runtime.faults import fault_point
 from sparring.types import Completion, EngineCapabilities, SampleRequest, Weights
 
+LEAST_LOGIT_BYTES, LOGIT_DIVISOR = 64 * 2**20, 8
+"""The logits of recent histories may take this many bytes, or this part of the cache of keys and values if it is more."""
 MIN_SHARED = 8
 """The minimum number of prompt tokens that a turn must save for it to wait until another turn has computed them."""
 
@@ -73,7 +75,7 @@ class TorchEngine:
         self._grammars = Grammars(policy.tokenizer, self._vocab_size)
         self._current = self._version(weights, version)
         self._cache = self._forward.cache
-        self._known = LogitsCache()
+        self._known = LogitsCache(max(LEAST_LOGIT_BYTES, self._cache.num_bytes // LOGIT_DIVISOR))
         self._drafts = Drafts()
         self._max_running = max_running
         self._device = policy.device
@@ -501,6 +503,8 @@ class TorchEngine:
                 self._drafts.remember(turn.ids, turn.logprobs)
             reason = turn.stop_reason(self._cache.row_tokens, self._decode_text)
             if reason is not None:
+                if turn.row is not None:
+                    self._forward.keep_outputs(turn.row)
                 self._release(turn)
                 turn.complete(reason)
         return [turn for turn in turns if not turn.future.done()]

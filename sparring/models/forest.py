@@ -22,6 +22,7 @@ from sparring.models.forest_attention import build_attention
 from sparring.models.llama import LlamaWeights, forward
 from sparring.models.output_layer import FrozenHeadLogprobs, differentiable_logits, recomputed_logprobs
 from sparring.models.token_tree import Part, TokenTree
+from sparring.models.trunk import TrunkCache
 from sparring.types import TokenSegment
 
 
@@ -31,8 +32,8 @@ class ForestLayout:
 
     ids_N: Tensor
     positions_N: Tensor
-    sizes: tuple[int, ...]
-    """The number of tokens of each branch; the branches are stored one after the other."""
+    branches: tuple[tuple[int, ...], ...]
+    """The tokens of each branch; the flat batch contains one branch after the other."""
     ancestors: tuple[tuple[Part, ...], ...]
     """The tokens before each branch, root first."""
     predictors_U: Tensor
@@ -76,7 +77,7 @@ def layout(segments: Sequence[TokenSegment], *, device: torch.device | str = "cp
     return ForestLayout(
         ids_N=torch.from_numpy(ids_N).to(device),
         positions_N=torch.from_numpy(_join(positions)).to(device),
-        sizes=sizes,
+        branches=tuple(tree.branches),
         ancestors=tuple(tree.ancestors),
         predictors_U=torch.from_numpy(_join(predictors)[first]).to(device),
         targets_U=torch.from_numpy(_join(targets)[first]).to(device),
@@ -86,16 +87,34 @@ def layout(segments: Sequence[TokenSegment], *, device: torch.device | str = "cp
 
 
 def forest_logprobs(
-    weights: LlamaWeights, forest: ForestLayout, *, with_entropy_gradient: bool = False, checkpointing: bool = False
+    weights: LlamaWeights,
+    forest: ForestLayout,
+    *,
+    with_entropy_gradient: bool = False,
+    checkpointing: bool = False,
+    trunk: TrunkCache | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the log-probability [M] of each trained token at its temperature, and the entropy [M].
 
     Log-probabilities are differentiable. Entropies are differentiable only with `with_entropy_gradient`, since that
     takes one more product with the output matrix. `checkpointing` keeps only the input of each layer for the backward
-    pass.
+    pass. `trunk` contains outputs of the first layers, which `weights` must not have changed.
     """
-    attend = build_attention(weights.shape, forest.sizes, forest.ancestors, like=weights.final_norm)
-    hidden_N_H = forward(weights, forest.ids_N, forest.positions_N, attend, checkpointing=checkpointing)
+    attend = build_attention(
+        weights.shape, [len(one) for one in forest.branches], forest.ancestors, like=weights.final_norm
+    )
+    begin = on_layer = None
+    if trunk is not None:
+        found = trunk.find_tree(forest.branches, forest.ancestors)
+        begin = None if found is None else (trunk.num_layers, found)
+
+        def on_layer(index: int, x_N_H: Tensor) -> None:
+            if found is None and index == trunk.num_layers:
+                trunk.add_tree(forest.branches, forest.ancestors, x_N_H)
+
+    hidden_N_H = forward(
+        weights, forest.ids_N, forest.positions_N, attend, checkpointing=checkpointing, begin=begin, on_layer=on_layer
+    )
     # Not by indexing: its backward pass adds repeated rows (the end of a shared prompt) in the order of threads.
     hidden_U_H = hidden_N_H.index_select(0, forest.predictors_U)
     if weights.lm_head.requires_grad:

@@ -168,16 +168,20 @@ def forward(
     *,
     product: Product = multiply,
     checkpointing: bool = False,
+    begin: tuple[int, Tensor] | None = None,
+    on_layer: Callable[[int, Tensor], None] | None = None,
 ) -> Tensor:
     """Return the final hidden states [N, H], normalized and ready for `lm_head`. `product` computes the matrix
     products.
 
     With `checkpointing`, the backward pass computes each layer again from its input, so that only the inputs are kept.
+    `begin` is the index of the first layer to compute, and its input [N, H]. `on_layer` is called with the index and the
+    input of each layer that is computed.
     """
     shape = weights.shape
     num_tokens, head_dim = ids_N.shape[0], shape.head_dim
     num_q, num_k = shape.num_heads, shape.num_kv_heads
-    x = F.embedding(ids_N, weights.embed).to(weights.final_norm.dtype)
+    first, x = begin or (0, F.embedding(ids_N, weights.embed).to(weights.final_norm.dtype))
     cos_sin = weights.rotary[positions_N].to(x.dtype)
     cos, sin = cos_sin[:, None, :, 0], cos_sin[:, None, :, 1]
 
@@ -199,7 +203,9 @@ def forward(
         gate, up = gate_up.chunk(2, dim=-1)
         return x + product(F.silu(gate) * up, layer.linears["down"])
 
-    for index in range(len(weights.layers)):
+    for index in range(first, len(weights.layers)):
+        if on_layer is not None:
+            on_layer(index, x)
         if checkpointing and torch.is_grad_enabled():
             x = checkpoint(run_layer, index, x, use_reentrant=False, preserve_rng_state=False)
         else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from sparring.errors import ConfigError, ConfigProblem
 from sparring.models.architectures.families import choose_lora_targets
 from sparring.models.llama import PARTS, LlamaWeights, fuse, is_supported
 from sparring.models.products import AdaptedMatrix, Matrix, join_adapters
+from sparring.models.trunk import TrunkCache
 from sparring.types import Weights
 
 if TYPE_CHECKING:
@@ -106,7 +108,30 @@ class Policy:
         self._heights = _heights(self.base) if self._base_weights is not None else {}
         self._converted: dict[int, Tensor] = {}
         """Copies of base matrices in the precision of the products, by identity, for weights with a merged adapter."""
+        self.trunk: TrunkCache | None = None
+        """The outputs of the frozen layers, if an engine keeps them."""
         self._materialized: WeakValueDictionary[str, LlamaWeights] = WeakValueDictionary()
+
+    @property
+    def num_frozen_layers(self) -> int:
+        """The number of layers below the first one that is trained."""
+        if self.lora_config is None:
+            return 0
+        numbers = (re.search(r"\.layers\.(\d+)\.", name) for name in self.trained)
+        trained = [int(number[1]) for number in numbers if number is not None]
+        return min(trained, default=len(self.base.model.layers))
+
+    def keep_trunk(self, max_tokens: int) -> None:
+        """From now on, keep the outputs of the frozen layers for up to `max_tokens` token histories, if the model has
+        frozen layers."""
+        if self.is_lean and self.trunk is None and 0 < self.num_frozen_layers < len(self.base.model.layers):
+            self.trunk = TrunkCache(
+                num_layers=self.num_frozen_layers,
+                hidden_size=self.base.config.hidden_size,
+                max_tokens=max_tokens,
+                dtype=self.dtype,
+                device=self.device,
+            )
 
     @property
     def num_trained(self) -> int:

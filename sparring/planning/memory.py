@@ -11,6 +11,8 @@ LOGIT_BYTES = {True: 256 * 2**20, False: 64 * 2**20}
 COPIES_OF_LOGITS = {True: 1.5, False: 2.0}
 """The number of fp32 chunks of logits that exist at once. The key is the same. Without a conversion, the next chunk is
 computed while the last one still exists; with one, the converted blocks take half a chunk."""
+LEAST_HISTORY_BYTES, HISTORY_DIVISOR = 64 * 2**20, 8
+"""The bytes of the logits that the engine keeps of recent histories, or this part of the KV cache if it is more."""
 SMALLEST_PACKED = 2**19
 """The fewest elements of a matrix that decoding on the CPU reads from a packed copy."""
 PROCESS_BYTES = 0.45e9
@@ -77,6 +79,12 @@ def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
         # In fp32: the gradient and the two moments of AdamW.
         Line(name="gradients and optimizer", bytes=12 * trained, key="model.lora_rank"),
         Line(name="KV cache", bytes=cache * settings.compute_bytes, key="engine.kv_cache_tokens"),
+        Line(
+            name="logits of recent histories",
+            bytes=max(LEAST_HISTORY_BYTES, cache * settings.compute_bytes / HISTORY_DIVISOR),
+            key="engine.kv_cache_tokens",
+        ),
+        Line(name="outputs of frozen layers", bytes=_trunk_bytes(shape, settings), key="model.lora_layers"),
         Line(name="activations", bytes=activation_bytes(shape, settings), key="optimizer.max_tokens_per_microbatch"),
         Line(name="logits", bytes=_logit_bytes(shape, settings), key="optimizer.max_tokens_per_microbatch"),
     )
@@ -157,6 +165,13 @@ def _copies_bytes(shape: ModelShape, settings: Settings) -> float:
         copied = shape.linear_parameters * _trained_layers(shape, settings) / shape.num_layers
     is_packed = not settings.is_cuda and settings.compute_bytes == 4
     return (copied + (_packed_parameters(shape) if is_packed else 0)) * settings.compute_bytes
+
+
+def _trunk_bytes(shape: ModelShape, settings: Settings) -> float:
+    """Return the bytes that the outputs of the frozen layers take: in the rows of the engine's cache, and for the learner."""
+    if _trained_layers(shape, settings) == shape.num_layers:
+        return 0.0
+    return 2.0 * settings.kv_cache_tokens * shape.hidden_size * settings.compute_bytes
 
 
 def _packed_parameters(shape: ModelShape) -> int:

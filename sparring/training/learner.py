@@ -280,6 +280,7 @@ class TorchLearner:
             forest,
             with_entropy_gradient=with_entropy_gradient,
             checkpointing=self._checkpointing,
+            trunk=policy.trunk,
         )
 
     @torch.no_grad()
@@ -290,7 +291,8 @@ class TorchLearner:
         if not policy.is_lean:
             with policy.module.disable_adapter():
                 return sequence_logprobs(policy, batch)[0]
-        return forest_logprobs(policy.base_weights(), layout(batch.segments, device=policy.device))[0]
+        forest = layout(batch.segments, device=policy.device)
+        return forest_logprobs(policy.base_weights(), forest, trunk=policy.trunk)[0]
 
     def _masked(self, batch: TrainingBatch, name: str) -> Tensor:
         """Return the values [M] of a segment field at the masked tokens."""

@@ -17,7 +17,6 @@ from sparring.engines.torch_engine import TorchEngine
 from sparring.types import Completion, SampleRequest
 from tests.engines.playing import FIRST, POLICY, SECOND, Gate, assert_parity, play, request, some_ids
 
-
 SURE = 0.02
 """A temperature at which turns nearly always draw the same token."""
 

@@ -15,7 +15,7 @@ from sparring.errors import UsageError
 from sparring.models.architectures.families import FAMILIES
 from sparring.planning import table
 from sparring.planning.devices import GPUS, Device, parse_gpu
-from sparring.planning.memory import Settings, activation_bytes, memory_lines
+from sparring.planning.memory import HISTORY_DIVISOR, LEAST_HISTORY_BYTES, Settings, activation_bytes, memory_lines
 from sparring.planning.plan import Episodes, make_plan, run_cost, settings_of
 from sparring.planning.published import PUBLISHED, short_name
 from sparring.planning.resolve import find_shape
@@ -89,6 +89,17 @@ def test_the_lines_of_a_tiny_model_by_hand() -> None:
     # A base in fp32 for products in bf16: the converted half of a chunk and one chunk.
     converted = {line.name: line.bytes for line in memory_lines(shape, settings(base_bytes=4))}
     assert converted["logits"] == 1.5 * 4 * 10 * 10
+
+
+def test_the_engine_s_logits_and_the_outputs_of_frozen_layers_by_hand() -> None:
+    from sparring.engines import torch_engine
+
+    assert (torch_engine.LEAST_LOGIT_BYTES, torch_engine.LOGIT_DIVISOR) == (LEAST_HISTORY_BYTES, HISTORY_DIVISOR)
+    shape = shape_from_config("tiny", TINY)
+    lines = {line.name: line.bytes for line in memory_lines(shape, settings(kv_cache_tokens=10**8, lora_layers=1))}
+    assert lines["logits of recent histories"] == lines["KV cache"] / 8
+    assert lines["outputs of frozen layers"] == 2 * 10**8 * 8 * 2
+    assert "outputs of frozen layers" not in {line.name for line in memory_lines(shape, settings(lora_layers=2))}
 
 
 def test_three_lines_are_near_published_figures() -> None:

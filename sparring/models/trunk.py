@@ -1,0 +1,103 @@
+"""Outputs of the frozen layers, where only the last layers of a model are adapted.
+
+The layers below the first adapted one (the trunk) give the same outputs for a token history in every version of the
+weights. The engine computes them when it samples, and the learner reads them here instead of computing them again.
+
+Shapes: N tokens, H hidden size.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+
+from sparring.models.token_tree import Part
+
+ROOT = -1
+
+
+@final
+class TrunkCache:
+    """Outputs [H] of the trunk by token history, for at most `max_tokens` histories. When it is full, it is emptied.
+    Several threads may use it."""
+
+    def __init__(
+        self, *, num_layers: int, hidden_size: int, max_tokens: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Create an empty cache. `num_layers` is the number of layers of the trunk."""
+        self.num_layers = num_layers
+        self._lock = threading.Lock()
+        """Protects the rest."""
+        self._max_tokens = max_tokens
+        self._children: dict[tuple[int, int], int] = {}
+        """The place of each token's output, by the place of the token before it and the token's id."""
+        # Empty pages of the CPU take no memory before they are written.
+        self._outputs_S_H = torch.empty(max_tokens, hidden_size, dtype=dtype, device=device)
+        self._written = torch.cuda.Event() if device.type == "cuda" else None
+
+    @torch.no_grad()
+    def add(self, token_ids: Sequence[int], outputs_N_H: Tensor) -> None:
+        """Keep the outputs for the tokens of one sequence, from its first token."""
+        with self._lock:
+            self._add([token_ids], [()], outputs_N_H)
+
+    @torch.no_grad()
+    def add_tree(self, branches: Sequence[Sequence[int]], ancestors: Sequence[Sequence[Part]], outputs: Tensor) -> None:
+        """Keep the outputs [N, H] for the tokens of a tree, one branch after the other."""
+        with self._lock:
+            self._add(branches, ancestors, outputs)
+
+    @torch.no_grad()
+    def find_tree(self, branches: Sequence[Sequence[int]], ancestors: Sequence[Sequence[Part]]) -> Tensor | None:
+        """Return the outputs [N, H] for the tokens of a tree, or None if one of them is not known."""
+        with self._lock:
+            places, is_new = self._walk(branches, ancestors, may_add=False)
+            if is_new:
+                return None
+            if self._written is not None:
+                torch.cuda.current_stream().wait_event(self._written)
+            return self._outputs_S_H.index_select(0, torch.tensor(places, device=self._outputs_S_H.device))
+
+    def _add(self, branches: Sequence[Sequence[int]], ancestors: Sequence[Sequence[Part]], outputs: Tensor) -> None:
+        num_tokens = sum(map(len, branches))
+        if num_tokens > self._max_tokens:
+            return
+        if len(self._children) + num_tokens > self._max_tokens:
+            self._children.clear()
+        places, new = self._walk(branches, ancestors, may_add=True)
+        if not new:
+            return
+        device = self._outputs_S_H.device
+        targets = torch.tensor([places[index] for index in new], device=device)
+        self._outputs_S_H.index_copy_(0, targets, outputs.index_select(0, torch.tensor(new, device=device)))
+        if self._written is not None:
+            self._written.record()
+
+    def _walk(
+        self, branches: Sequence[Sequence[int]], ancestors: Sequence[Sequence[Part]], *, may_add: bool
+    ) -> tuple[list[int], list[int]]:
+        """Return the place of each token, and the indices of the tokens that are new. Unless they may be added, the
+        walk ends at the first new token."""
+        places: list[int] = []
+        new: list[int] = []
+        begins: list[int] = []
+        for tokens, parts in zip(branches, ancestors, strict=True):
+            begins.append(len(places))
+            place = ROOT
+            if parts:
+                branch, size = parts[-1]
+                place = places[begins[branch] + size - 1]
+            for token in tokens:
+                child = self._children.get((place, token))
+                if child is None:
+                    new.append(len(places))
+                    if not may_add:
+                        return places, new
+                    child = self._children[place, token] = len(self._children)
+                place = child
+                places.append(place)
+        return places, new
