@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ class Measured:
     num_sampled_tokens: int
     num_trained_tokens: int
     num_computed_tokens: int
-    """Number of input ids of all forward passes, including padding."""
+    """Number of input ids of all forward passes, including padding, also of those that begin above frozen layers."""
     num_turns: Sequence[int]
     """Of each trajectory."""
     prompts: Sequence[Sequence[int]]
@@ -33,6 +33,8 @@ class Measured:
     num_adapter_parameters: int
     precision: str
     peak_memory_gib: float
+    computed_per_distinct: Mapping[str, float] = field(default_factory=dict)
+    """Computed tokens per different token, in rollouts and in training, if the side reports it."""
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)), "utf-8")
@@ -40,8 +42,7 @@ class Measured:
 
 @dataclass(slots=True)
 class Forwards:
-    """Counts embedded tokens, because every forward pass starts with `torch.nn.functional.embedding`, whatever the
-    library."""
+    """Counts embedded tokens, since a forward pass of transformers starts with `torch.nn.functional.embedding`."""
 
     num_tokens: int = 0
     first: list[Tensor] = field(default_factory=list)

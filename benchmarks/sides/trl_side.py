@@ -116,10 +116,11 @@ class Watch(TrainerCallback):
 
 
 def arguments_of(
-    config: Config, precision: str, *, checkpointing: bool, num_prompt_tokens: int, folder: Path
+    config: Config, precision: str, *, checkpointing: bool, batch_size: int, num_prompt_tokens: int, folder: Path
 ) -> GRPOConfig:
-    """Return the recipe's settings for TRL: GRPO's loss, a microbatch of one group, and one update per batch."""
+    """Return the recipe's settings for TRL: GRPO's loss, and one update per batch."""
     optimizer, clip = config.optimizer, config.algorithm_in_effect()
+    num_episodes = config.batch.group_size * config.batch.global_batch_size
     return GRPOConfig(
         output_dir=str(folder),
         use_cpu=True,
@@ -127,8 +128,8 @@ def arguments_of(
         gradient_checkpointing=checkpointing,
         seed=config.run.seed,
         max_steps=config.schedule.max_steps,
-        per_device_train_batch_size=config.batch.group_size,
-        gradient_accumulation_steps=config.batch.global_batch_size,
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=num_episodes // batch_size,
         num_generations=config.batch.group_size,
         shuffle_dataset=False,
         max_completion_length=config.model.max_sequence_length - num_prompt_tokens,
@@ -175,6 +176,7 @@ def main() -> None:
     parser.add_argument(
         "--checkpointing", action="store_true", help="use gradient checkpointing, which is TRL's default"
     )
+    parser.add_argument("--batch-size", type=int, required=True, help="episodes per microbatch")
     options = parser.parse_args()
     config, recipe_folder = load_config(options.recipe), options.recipe.parent
     torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
@@ -200,6 +202,7 @@ def main() -> None:
             config,
             precision,
             checkpointing=options.checkpointing,
+            batch_size=options.batch_size,
             num_prompt_tokens=max(lengths),
             folder=options.output.parent / "trl",
         ),

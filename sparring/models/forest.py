@@ -103,17 +103,15 @@ def forest_logprobs(
     attend = build_attention(
         weights.shape, [len(one) for one in forest.branches], forest.ancestors, like=weights.final_norm
     )
-    begin = on_layer = None
-    if trunk is not None:
-        found = trunk.find_tree(forest.branches, forest.ancestors)
-        begin = None if found is None else (trunk.num_layers, found)
+    known_N_H = None if trunk is None else trunk.find_tree(forest.branches, forest.ancestors)
+    begin = None if trunk is None or known_N_H is None else (trunk.num_layers, known_N_H)
 
-        def on_layer(index: int, x_N_H: Tensor) -> None:
-            if found is None and index == trunk.num_layers:
-                trunk.add_tree(forest.branches, forest.ancestors, x_N_H)
+    def keep(index: int, x_N_H: Tensor) -> None:
+        if trunk is not None and begin is None and index == trunk.num_layers:
+            trunk.add_tree(forest.branches, forest.ancestors, x_N_H)
 
     hidden_N_H = forward(
-        weights, forest.ids_N, forest.positions_N, attend, checkpointing=checkpointing, begin=begin, on_layer=on_layer
+        weights, forest.ids_N, forest.positions_N, attend, checkpointing=checkpointing, begin=begin, on_layer=keep
     )
     # Not by indexing: its backward pass adds repeated rows (the end of a shared prompt) in the order of threads.
     hidden_U_H = hidden_N_H.index_select(0, forest.predictors_U)
