@@ -162,6 +162,20 @@ def table(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[dict[str, A
     return rows
 
 
+def markdown(content: Mapping[str, Any]) -> str:
+    """Return the table of a stored result for the docs."""
+    trl = f"TRL {content['versions']['trl']}"
+    lines = [f"| | {trl} | Sparring | ratio | least and greatest |", "|---|---|---|---|---|"]
+    for row in content["rows"]:
+        if row["quantity"] in ("trajectories", "adapter parameters"):
+            continue
+        name = "seconds for the step" if row["quantity"] == "seconds" else row["quantity"]
+        cells = [f"{row[side]:,.4g}" for side in SIDES]
+        ratios = [f"{row[key]:.2f}" for key in ("Sparring / TRL", "lowest", "highest")]
+        lines.append(f"| {name} | {' | '.join(cells)} | {ratios[0]} | {ratios[1]}, {ratios[2]} |")
+    return "\n".join(lines)
+
+
 def shared_prompts(both: Mapping[str, Mapping[str, Any]]) -> float:
     """Return the share of trajectories that start with the same prompt ids on both sides."""
     ours, theirs = (Counter(map(tuple, both[side]["prompts"])) for side in ("Sparring", "TRL"))

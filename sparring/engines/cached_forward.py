@@ -31,7 +31,7 @@ MIN_SHARING_ROWS, MIN_SHARED_PROMPT = 16, 64
 """The minimum number of rows, and the minimum length of a common prefix in tokens, for which attention over the prefix
 is computed jointly."""
 
-MAX_DRAFT_TOKENS = {"cpu": 16, "cuda": 64}
+MAX_DECODED_TOKENS = {"cpu": 16, "cuda": 64}
 """The number of tokens up to which a decoding pass takes hardly longer than for a few: it is limited by reading the weights."""
 ALIGNMENT = 64
 """On a GPU, attention reads a multiple of this many positions of each row."""
@@ -42,7 +42,7 @@ class Forward(Protocol):
     policy's versions."""
 
     cache: KVCache
-    max_draft_tokens: int
+    max_decoded_tokens: int
     """The largest number of tokens of a `decode` call with more than one token per row; 0 if rows cannot be shortened."""
 
     def materialize(self, weights: Weights) -> Any:
@@ -62,6 +62,10 @@ class Forward(Protocol):
         """Keep what was computed for the row's tokens and does not depend on the version of the weights."""
         ...
 
+    def forget_outputs(self) -> None:
+        """Forget what `keep_outputs` has kept."""
+        ...
+
     def logprobs(self, weights: Any, token_ids: Sequence[int], temperature: float) -> Tensor:
         """Return the log-probability (in nats) of each id except the first."""
         ...
@@ -76,7 +80,7 @@ class LeanForward:
         self._policy = policy
         self._packed = PackedMatrices()
         policy.keep_trunk(kv_cache_tokens)
-        self.max_draft_tokens = MAX_DRAFT_TOKENS.get(policy.device.type, 0)
+        self.max_decoded_tokens = MAX_DECODED_TOKENS.get(policy.device.type, 0)
         self.cache = KVCache(
             shape,
             num_tokens=kv_cache_tokens,
@@ -157,6 +161,10 @@ class LeanForward:
             outputs = self.cache.trunk_1_S_H[0, row.offset : row.offset + len(row.token_ids)]
             self._policy.trunk.add(row.token_ids, outputs)
 
+    def forget_outputs(self) -> None:
+        if self._policy.trunk is not None:
+            self._policy.trunk.clear()
+
     def _write_trunk(self, places_N: Tensor) -> Callable[[int, Tensor], None] | None:
         """Return a function that stores the outputs of the frozen layers for these places of the cache."""
         trunk, outputs_1_S_H = self._policy.trunk, self.cache.trunk_1_S_H
@@ -193,7 +201,7 @@ class GenericForward:
     def __init__(self, policy: Policy, *, kv_cache_tokens: int) -> None:
         self._policy = policy
         self._model = GenericModel(policy)
-        self.max_draft_tokens = 0
+        self.max_decoded_tokens = 0
         self._caches: WeakKeyDictionary[Row, Any] = WeakKeyDictionary()
         nothing = LlamaShape(
             num_layers=0, hidden_size=0, num_heads=1, num_kv_heads=1, head_dim=0, rms_eps=0.0, vocab_size=0
@@ -225,6 +233,9 @@ class GenericForward:
         return torch.cat(logits)
 
     def keep_outputs(self, row: Row) -> None:
+        pass
+
+    def forget_outputs(self) -> None:
         pass
 
     @torch.inference_mode()

@@ -25,26 +25,25 @@ class Drafts:
     def __init__(self) -> None:
         self._places: dict[tuple[int, ...], tuple[Sequence[int], Sequence[float], int]] = {}
 
-    def remember(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Remember the last token of `ids`, whose last tokens were sampled with these log-probabilities. Both may grow
-        later, and must not shrink."""
+    def remember(self, ids: Sequence[int], sampled: Sequence[int], logprobs: Sequence[float]) -> None:
+        """Remember the last token of `ids`. `sampled` and `logprobs` are the tokens at the end of `ids` that a turn
+        sampled, and their log-probabilities. Both may grow later, and are not copied."""
         if len(ids) > NUM_EQUAL:
             if len(self._places) >= MAX_PLACES:
                 self._places.clear()
-            self._places[tuple(ids[-NUM_EQUAL - 1 : -1])] = (ids, logprobs, len(ids) - 1)
+            self._places[tuple(ids[-NUM_EQUAL - 1 : -1])] = (sampled, logprobs, len(sampled) - 1)
 
     def propose(self, ids: Sequence[int], limit: int) -> list[int]:
         """Return at most `limit` tokens that may follow `ids`."""
         found = self._places.get(tuple(ids[-NUM_EQUAL:]))
         if found is None or limit < 1:
             return []
-        others, logprobs, begin = found
-        begin_sampled = len(others) - len(logprobs)
+        sampled, logprobs, begin = found
         draft: list[int] = []
-        for place in range(begin, min(len(others), begin + limit)):
-            if logprobs[place - begin_sampled] < LEAST_LOGPROB:
+        for token, logprob in zip(sampled[begin : begin + limit], logprobs[begin : begin + limit], strict=True):
+            if logprob < LEAST_LOGPROB:
                 break
-            draft.append(others[place])
+            draft.append(token)
         return draft
 
     def forget(self) -> None:

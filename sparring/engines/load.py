@@ -24,11 +24,11 @@ class Load:
         with self._lock:
             self._seconds += seconds
 
-    def decoded(self, num_turns: int) -> None:
-        """Count a batch that computed one token of each of `num_turns` turns."""
+    def decoded(self, num_rows: int) -> None:
+        """Count a decoding pass with this number of rows."""
         with self._lock:
             self._num_batches += 1
-            self._num_turns += num_turns
+            self._num_rows += num_rows
 
     def preempted(self) -> None:
         """Count a running turn that lost its place in the cache."""
@@ -44,7 +44,7 @@ class Load:
     def _take(self, now: float, capacity: int) -> dict[str, float]:
         metrics = {
             "engine/busy_share": min(1.0, self._seconds / max(1e-9, now - self._since)),
-            "engine/occupancy": self._num_turns / (self._num_batches * capacity) if self._num_batches else 0.0,
+            "engine/occupancy": self._num_rows / (self._num_batches * capacity) if self._num_batches else 0.0,
             "engine/preempted_turns": float(self._num_preempted),
         }
         self._forget(now)
@@ -52,7 +52,7 @@ class Load:
 
     def _forget(self, now: float) -> None:
         self._since, self._seconds = now, 0.0
-        self._num_batches = self._num_turns = self._num_preempted = 0
+        self._num_batches = self._num_rows = self._num_preempted = 0
 
 
 def device_metrics(device: torch.device) -> dict[str, float]:

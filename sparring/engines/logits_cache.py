@@ -19,7 +19,8 @@ Key = tuple[str, bytes]
 
 
 def history_digest(token_ids: Sequence[int]) -> bytes:
-    """Return a digest of a prompt. 128 bits, so that different histories never have equal digests."""
+    """Return a digest of a prompt. It has 128 bits, so that two different histories do not have equal digests in practice.
+    Equal histories that are divided differently into a prompt and an answer have different digests."""
     return blake2b(np.asarray(token_ids, dtype=np.int64).tobytes(), digest_size=16).digest()
 
 
@@ -36,6 +37,7 @@ class LogitsCache:
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._logits: OrderedDict[Key, Tensor] = OrderedDict()
+        self._fingerprints: set[str] = set()
 
     def get(self, key: Key) -> Tensor | None:
         """Return the logits, or None if they are not known."""
@@ -48,14 +50,18 @@ class LogitsCache:
         """Keep a copy of logits."""
         self._remove(key)
         self._logits[key] = logits_V.clone()
+        self._fingerprints.add(key[0])
         self._num_bytes += _size(logits_V)
         while self._num_bytes > self._max_bytes:
             self._remove(next(iter(self._logits)))
 
     def drop(self, *, besides: frozenset[str] = frozenset()) -> None:
         """Drop the logits of all weights with other fingerprints."""
+        if self._fingerprints <= besides:
+            return
         for key in [key for key in self._logits if key[0] not in besides]:
             self._remove(key)
+        self._fingerprints &= besides
 
     def _remove(self, key: Key) -> None:
         removed = self._logits.pop(key, None)

@@ -1,7 +1,7 @@
 """The in-process engine, with continuous batching, prefix reuse, and exact log-probabilities of the sampled tokens.
 
 One thread does all computations; `sample` waits for it. Turns join and leave the running batch between steps. Each step
-first processes a bounded number of new prompt tokens, and then decodes one token of every running turn.
+first processes a bounded number of new prompt tokens, and then decodes at least one token of every running turn.
 
 Turns with equal histories under equal weights share a row of the cache, and one computation, until they draw different
 tokens. A turn that begins later draws from the logits that were kept of an earlier turn, as long as their histories are
@@ -18,7 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
@@ -63,7 +63,8 @@ class TorchEngine:
         deterministic: bool = False,
         session_weights: Literal["latest", "pinned"] = "latest",
     ) -> None:
-        """Create an engine and start its thread. `kv_cache_tokens` limits the cache size, and therefore also the
+        """Create an engine and start its thread. `max_running` limits the rows of a batch; turns with equal histories share
+        a row. `kv_cache_tokens` limits the cache size, and therefore also the
         context length if the policy's own limit is larger."""
         self._forward: Forward
         if policy.is_lean:
@@ -88,6 +89,8 @@ class TorchEngine:
         self._waiting: list[RunningTurn] = []
         self._open: set[str] = set()
         self._just_closed: list[str] = []
+        self._is_trunk_stale = True
+        """Deterministic mode: the next round must not use outputs of frozen layers that were kept before it."""
         self._is_cache_stale = False
         """Deterministic mode: there was a moment without open sessions, and cached rows must not be used after it."""
         self._is_closed = False
@@ -235,8 +238,8 @@ class TorchEngine:
             raise ValueError(f"max_tokens is {request.sampling.max_tokens}; a turn samples at least 1 token.")
 
     def _why_late(self, turn: RunningTurn, seconds: float) -> str:
-        prompt, sampled = len(turn.request.prompt_ids), len(turn.logprobs)
-        if turn.row is not None:
+        prompt, sampled = len(turn.request.prompt_ids), len(turn.sampled)
+        if turn.row is not None or sampled:
             where = f"{sampled} of at most {turn.request.sampling.max_tokens} tokens were sampled"
         elif self._deterministic and turn.version is None:
             where = "it waited for a round, which begins when every open session asks for a turn"
@@ -309,6 +312,10 @@ class TorchEngine:
             return []
         for turn in taken:
             turn.version = self._version_for(turn)
+        if self._is_trunk_stale and not strangers:
+            # Not when the last session closes: the learner still reads what was computed for these sessions.
+            self._forward.forget_outputs()
+            self._is_trunk_stale = False
         return taken
 
     def _tidy_cache(self) -> None:
@@ -326,7 +333,7 @@ class TorchEngine:
                 self._cache.drop()
                 self._known.drop()
                 self._drafts.forget()
-                self._is_cache_stale = False
+                self._is_cache_stale, self._is_trunk_stale = False, True
         begun = (turn.version for turn in self._running + self._queue)
         versions = (self._current, *self._pins.values(), *self._frozen.values(), *begun)
         used = frozenset(version.fingerprint for version in versions if version is not None)
@@ -354,24 +361,26 @@ class TorchEngine:
         self._replay()
         left: list[RunningTurn] = []
         reading = [turn for turn in self._running if turn.num_unfed > 1]
-        leaders = {turn.key: turn for turn in self._running}
+        leaders: dict[Key, RunningTurn] = {}
+        for turn in self._running:
+            leader = leaders.setdefault(turn.key, turn)
+            if leader.held is not turn.held:
+                self._share(turn, leader.held)
         num_rows = len({turn.held for turn in self._running})
         for place, turn in enumerate(self._queue):
-            version, leader = turn.version, leaders.get(turn.key)
-            assert version is not None
+            leader = leaders.get(turn.key)
             if leader is not None:
-                turn.row = leader.held
-                turn.row.num_turns += 1
+                self._share(turn, leader.held)
                 self._running.append(turn)
                 continue
-            if num_rows < self._max_running and self._can_save_by_waiting(turn, version, reading):
+            if num_rows < self._max_running and self._can_save_by_waiting(turn, reading):
                 left.append(turn)
                 continue
             if num_rows < self._max_running:
                 turn.row = self._cache.claim(
                     turn.request.session_id,
                     turn.ids,
-                    version.fingerprint,
+                    turn.fingerprint,
                     room=min(turn.request.sampling.max_tokens, SMALLEST_ROW),
                 )
             if turn.row is None:
@@ -397,20 +406,21 @@ class TorchEngine:
         # A session that was never opened must not depend on the others, nor the others on it.
         return None if self._strangers else self._known.get(turn.key)
 
-    def _can_save_by_waiting(self, turn: RunningTurn, version: Version, reading: Sequence[RunningTurn]) -> bool:
-        shared = [common_prefix(turn.ids, other.ids) for other in reading if other.version is version]
+    def _can_save_by_waiting(self, turn: RunningTurn, reading: Sequence[RunningTurn]) -> bool:
+        shared = [common_prefix(turn.ids, other.ids) for other in reading if other.fingerprint == turn.fingerprint]
         most = max(shared, default=0)
         if most < MIN_SHARED:
             return False
-        _, cached = self._cache.longest_prefix(turn.request.session_id, turn.ids, version.fingerprint)
+        _, cached = self._cache.longest_prefix(turn.request.session_id, turn.ids, turn.fingerprint)
         return most - cached >= MIN_SHARED
 
     def _step(self) -> None:
-        for version in dict.fromkeys(turn.version for turn in self._running):
-            assert version is not None
-            turns = [turn for turn in self._running if turn.version is version]
-            self._prefill(version, [turn for turn in turns if turn.num_unfed > 1])
-            self._decode(version, [turn for turn in turns if turn.num_unfed == 1 and self._has_space(turn)])
+        for fingerprint in dict.fromkeys(turn.fingerprint for turn in self._running):
+            turns = [turn for turn in self._running if turn.fingerprint == fingerprint]
+            assert turns[0].version is not None
+            weights = turns[0].version.weights
+            self._prefill(weights, [turn for turn in turns if turn.num_unfed > 1])
+            self._decode(weights, [turn for turn in turns if turn.num_unfed == 1 and self._has_space(turn)])
         self._running = [turn for turn in self._running if turn.row is not None]
 
     def _has_space(self, turn: RunningTurn) -> bool:
@@ -424,7 +434,7 @@ class TorchEngine:
         self._load.preempted()
         return False
 
-    def _prefill(self, version: Version, turns: Sequence[RunningTurn]) -> None:
+    def _prefill(self, weights: Any, turns: Sequence[RunningTurn]) -> None:
         """Process prompt tokens, at most one chunk in total. The last token of a prompt is left to the decoding
         step."""
         chunks: list[tuple[Row, list[int]]] = []
@@ -436,39 +446,42 @@ class TorchEngine:
                 holders[0].num_computed += len(new)
                 space -= len(new)
         if chunks:
-            self._forward.prefill(version.weights, chunks)
+            self._forward.prefill(weights, chunks)
 
-    def _decode(self, version: Version, turns: Sequence[RunningTurn]) -> None:
-        """Process the last token of each turn, and sample the next token."""
+    def _decode(self, weights: Any, turns: Sequence[RunningTurn]) -> None:
+        """Process the last token of each turn and a draft of the next ones, and sample as many tokens as the draft allows."""
         holders = _by_row(turns)
         if not holders:
             return
         rows = sorted(holders, key=lambda row: (row.capacity, row.offset))
         self._load.decoded(len(rows))
         new = [[leader.ids[-1], *draft] for leader, draft in self._draft([holders[row][0] for row in rows])]
-        logits_N_V = iter(self._forward.decode(version.weights, rows, new))
-        logits = {}
+        logits_N_V = iter(self._forward.decode(weights, rows, new))
+        logits: dict[Key, Tensor] = {}
+        fed: dict[Row, set[Key]] = {row: set() for row in rows}
         for row, tokens in zip(rows, new, strict=True):
             leader = holders[row][0]
             leader.num_computed += len(tokens)
             for key in leader.keys_after(tokens[1:]):
                 logits[key] = next(logits_N_V)
+                fed[row].add(key)
                 if not self._strangers:
                     self._known.add(key, logits[key])
         pending = [turn for row in rows for turn in holders[row]]
         while pending:
-            # A turn goes on as long as it draws the tokens of the draft.
-            pending = [turn for turn in self._sample_next(pending, logits) if turn.key in logits]
+            # A turn goes on as long as it draws the tokens of its own draft, since its row contains no others.
+            pending = [turn for turn in self._sample_next(pending, logits) if turn.key in fed[turn.held]]
         for row in rows:
             self._part(row, [turn for turn in holders[row] if not turn.future.done()])
 
     def _draft(self, turns: Sequence[RunningTurn]) -> list[tuple[RunningTurn, list[int]]]:
         """Return a draft of the next tokens of each turn, which may be empty. While few rows run, a pass takes hardly
         longer for a few more tokens."""
-        limit = self._forward.max_draft_tokens // len(turns) - 1
+        limit = self._forward.max_decoded_tokens // len(turns) - 1
         drafts = []
         for turn in turns:
-            room = min(turn.held.capacity - len(turn.ids), turn.request.sampling.max_tokens - len(turn.logprobs) - 1)
+            space = min(turn.held.capacity, self._cache.row_tokens) - len(turn.ids)
+            room = min(space, turn.request.sampling.max_tokens - len(turn.logprobs) - 1)
             drafts.append((turn, [] if self._strangers else self._drafts.propose(turn.ids, min(limit, room))))
         return drafts
 
@@ -500,10 +513,10 @@ class TorchEngine:
         for turn, token, logprob in zip(turns, tokens_T.tolist(), logprobs_T.tolist(), strict=True):
             turn.append(token, logprob)
             if not self._strangers:
-                self._drafts.remember(turn.ids, turn.logprobs)
+                self._drafts.remember(turn.ids, turn.sampled, turn.logprobs)
             reason = turn.stop_reason(self._cache.row_tokens, self._decode_text)
             if reason is not None:
-                if turn.row is not None:
+                if turn.row is not None and not self._strangers:
                     self._forward.keep_outputs(turn.row)
                 self._release(turn)
                 turn.complete(reason)
@@ -519,7 +532,8 @@ class TorchEngine:
         leader = next(turn for turn in holders if turn.key == kept)
         # What follows in the row is the part of a draft that was not drawn.
         del row.token_ids[len(leader.ids) - 1 :]
-        row.session_id = leader.request.session_id
+        if row.session_id != leader.request.session_id:
+            row.session_id, row.is_closed = leader.request.session_id, False
         leaving = [turn for turn in holders if turn.key != kept]
         for turn in leaving:
             self._release(turn)
@@ -541,6 +555,12 @@ class TorchEngine:
         for turn in turns:
             self._release(turn)
             turn.fail(error)
+
+    def _share(self, turn: RunningTurn, row: Row) -> None:
+        """Let a turn use the row of a turn with the same history."""
+        self._release(turn)
+        row.num_turns += 1
+        turn.row = row
 
     def _release(self, turn: RunningTurn) -> None:
         if turn.row is not None:

@@ -40,7 +40,9 @@ class RunningTurn:
     row: Row | None = None
     """The turn's row in the cache. Turns with equal histories share a row until they draw different tokens."""
     ids: list[int] = field(init=False)
+    sampled: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    """The log-probability of each of `sampled`."""
     num_computed: int = 0
     removed_mass: float = 0.0
     uniforms: UniformStream = field(init=False)
@@ -55,8 +57,13 @@ class RunningTurn:
     @property
     def key(self) -> Key:
         """The weights and the history, on which the logits of the next token depend. The turn must have a version."""
+        return self.fingerprint, self.digest
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the weights. Two versions may have equal weights, and then share computations."""
         assert self.version is not None, "a turn gets its version when it is admitted"
-        return self.version.fingerprint, self.digest
+        return self.version.fingerprint
 
     def keys_after(self, token_ids: Sequence[int]) -> Iterator[Key]:
         """Yield the key of this history, and the keys after each of some tokens that may follow it."""
@@ -86,6 +93,7 @@ class RunningTurn:
     def append(self, token: int, logprob: float) -> None:
         """Append a sampled token, and call `on_token`."""
         self.ids.append(token)
+        self.sampled.append(token)
         self.logprobs.append(logprob)
         self.digest = extend_digest(self.digest, token)
         if self.guide is not None:
@@ -111,7 +119,7 @@ class RunningTurn:
         version = self.version
         assert version is not None, "a turn gets its version when it is admitted"
         completion = Completion(
-            token_ids=tuple(self.ids[len(self.request.prompt_ids) :]),
+            token_ids=tuple(self.sampled),
             sampled_logprobs=tuple(self.logprobs),
             stop_reason=reason,
             versions=((version.number, len(self.logprobs)),),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -143,17 +143,30 @@ def _arguments(sequences: Sequences) -> tuple[Tensor, Tensor, int, int, float, b
 def attend_by_branch(shape: LlamaShape, sizes: Sequence[int], ancestors: Sequence[Ancestors]) -> Attend:
     """Return an attention function that runs one fused operation per branch, over the keys on the branch's path."""
     masks: Masks = {}
+    # One split at all places where a path leaves a branch: its backward pass is one concatenation, where slices would
+    # each fill a whole tensor.
+    cuts = [{size} for size in sizes]
+    for parts in ancestors:
+        for branch, num in parts:
+            cuts[branch].add(num)
+    ends = [sorted(one) for one in cuts]
+    begins = [0, *accumulate(map(len, ends))]
+    pieces = [end - begin for one in ends for begin, end in pairwise((0, *one))]
+
+    def list_pieces(branch: int, num: int) -> range:
+        return range(begins[branch], begins[branch] + ends[branch].index(num) + 1)
+
+    paths = [
+        [piece for part in (*parts, (index, size)) for piece in list_pieces(*part)]
+        for index, (parts, size) in enumerate(zip(ancestors, sizes, strict=True))
+    ]
 
     def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        # One split for all branches: its backward pass is one concatenation, where slices would each fill a whole tensor.
-        queries, keys, values = q.split(list(sizes)), k.split(list(sizes)), v.split(list(sizes))
+        keys, values = k.split(pieces), v.split(pieces)
         outputs = []
-        for index, parts in enumerate(ancestors):
-            seen_k, seen_v = keys[index], values[index]
-            if parts:
-                seen_k = torch.cat([*(keys[other][:num] for other, num in parts), seen_k])
-                seen_v = torch.cat([*(values[other][:num] for other, num in parts), seen_v])
-            outputs.append(attend_causally(shape, queries[index], seen_k, seen_v, masks))
+        for queries, path in zip(q.split(list(sizes)), paths, strict=True):
+            seen_k, seen_v = (torch.cat([one[piece] for piece in path]) for one in (keys, values))
+            outputs.append(attend_causally(shape, queries, seen_k, seen_v, masks))
         return torch.cat(outputs)
 
     return attend

@@ -9,7 +9,8 @@ Shapes: N tokens, H hidden size.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import final
 
 import torch
@@ -22,7 +23,8 @@ ROOT = -1
 
 @final
 class TrunkCache:
-    """Outputs [H] of the trunk by token history, for at most `max_tokens` histories. When it is full, it is emptied.
+    """Outputs [H] of the trunk by token history, for at most `max_tokens` different histories. It is emptied
+    before new ones that would exceed this.
     Several threads may use it."""
 
     def __init__(
@@ -37,7 +39,7 @@ class TrunkCache:
         """The place of each token's output, by the place of the token before it and the token's id."""
         # Empty pages of the CPU take no memory before they are written.
         self._outputs_S_H = torch.empty(max_tokens, hidden_size, dtype=dtype, device=device)
-        self._written = torch.cuda.Event() if device.type == "cuda" else None
+        self._accessed = torch.cuda.Event() if device.type == "cuda" else None
 
     @torch.no_grad()
     def add(self, token_ids: Sequence[int], outputs_N_H: Tensor) -> None:
@@ -55,36 +57,50 @@ class TrunkCache:
     def find_tree(self, branches: Sequence[Sequence[int]], ancestors: Sequence[Sequence[Part]]) -> Tensor | None:
         """Return the outputs [N, H] for the tokens of a tree, or None if one of them is not known."""
         with self._lock:
-            places, is_new = self._walk(branches, ancestors, may_add=False)
-            if is_new:
+            places, new, _ = self._walk(branches, ancestors, is_strict=True)
+            if new:
                 return None
-            if self._written is not None:
-                torch.cuda.current_stream().wait_event(self._written)
-            return self._outputs_S_H.index_select(0, torch.tensor(places, device=self._outputs_S_H.device))
+            with self._ordered():
+                return self._outputs_S_H.index_select(0, torch.tensor(places, device=self._outputs_S_H.device))
+
+    def clear(self) -> None:
+        """Forget all outputs."""
+        with self._lock:
+            self._children.clear()
 
     def _add(self, branches: Sequence[Sequence[int]], ancestors: Sequence[Sequence[Part]], outputs: Tensor) -> None:
-        num_tokens = sum(map(len, branches))
-        if num_tokens > self._max_tokens:
+        if sum(map(len, branches)) > self._max_tokens:
             return
-        if len(self._children) + num_tokens > self._max_tokens:
+        places, new, added = self._walk(branches, ancestors)
+        if len(self._children) + len(added) > self._max_tokens:
             self._children.clear()
-        places, new = self._walk(branches, ancestors, may_add=True)
+            places, new, added = self._walk(branches, ancestors)
         if not new:
             return
+        self._children.update(added)
         device = self._outputs_S_H.device
         targets = torch.tensor([places[index] for index in new], device=device)
-        self._outputs_S_H.index_copy_(0, targets, outputs.index_select(0, torch.tensor(new, device=device)))
-        if self._written is not None:
-            self._written.record()
+        with self._ordered():
+            self._outputs_S_H.index_copy_(0, targets, outputs.index_select(0, torch.tensor(new, device=device)))
+
+    @contextmanager
+    def _ordered(self) -> Iterator[None]:
+        """Let an access on this thread's CUDA stream begin after the last access on any stream."""
+        if self._accessed is not None:
+            torch.cuda.current_stream().wait_event(self._accessed)
+        yield
+        if self._accessed is not None:
+            self._accessed.record()
 
     def _walk(
-        self, branches: Sequence[Sequence[int]], ancestors: Sequence[Sequence[Part]], *, may_add: bool
-    ) -> tuple[list[int], list[int]]:
-        """Return the place of each token, and the indices of the tokens that are new. Unless they may be added, the
-        walk ends at the first new token."""
+        self, branches: Sequence[Sequence[int]], ancestors: Sequence[Sequence[Part]], *, is_strict: bool = False
+    ) -> tuple[list[int], list[int], dict[tuple[int, int], int]]:
+        """Return the place of each token, the indices of the tokens that are new, and their entries. With `is_strict`,
+        the walk ends at the first new token."""
         places: list[int] = []
         new: list[int] = []
         begins: list[int] = []
+        added: dict[tuple[int, int], int] = {}
         for tokens, parts in zip(branches, ancestors, strict=True):
             begins.append(len(places))
             place = ROOT
@@ -94,10 +110,12 @@ class TrunkCache:
             for token in tokens:
                 child = self._children.get((place, token))
                 if child is None:
+                    child = added.get((place, token))
+                if child is None:
+                    child = added[place, token] = len(self._children) + len(added)
                     new.append(len(places))
-                    if not may_add:
-                        return places, new
-                    child = self._children[place, token] = len(self._children)
+                    if is_strict:
+                        return places, new, added
                 place = child
                 places.append(place)
-        return places, new
+        return places, new, added

@@ -18,6 +18,9 @@ def cost_section(record: Record, prices: Mapping[str, float]) -> str:
         f'<tr><td>{text(what)}</td><td class="number">{amount:,.{0 if unit == "tokens" else 3}f}</td><td>{unit}</td>'
         f'<td class="number">{_cost(key, amount, prices.get(key))}</td></tr>'
         for key, what, amount, unit in quantities
+    ) + "".join(
+        f'<tr><td>{text(what)}</td><td class="number">{ratio:.2f}</td><td>per different token</td><td></td></tr>'
+        for what, ratio in _computed_per_distinct(record)
     )
     endpoints = read_usage(record.path)
     total = sum(cost(key, amount, prices[key]) for key, _, amount, _ in quantities if key in prices)
@@ -74,6 +77,17 @@ def _quantities(record: Record) -> list[tuple[str, str, float, str]]:
         ("train", "computed by the learner", record.total("training/tokens"), "tokens"),
         ("hour", "steps and validations", seconds / 3600, "hours"),
     ]
+
+
+def _computed_per_distinct(record: Record) -> Iterator[tuple[str, float]]:
+    """Yield how many tokens were computed for each different one, in rollouts and in training. Older runs do not have
+    these metrics."""
+    for what, computed, distinct in (
+        ("computed in rollouts", "rollout/tokens/computed", "rollout/tokens/distinct"),
+        ("computed in training", "training/tokens", "training/distinct_tokens"),
+    ):
+        if total := record.total(distinct):
+            yield what, record.total(computed) / total
 
 
 def _times(record: Record) -> Iterator[tuple[str, float, float]]:

@@ -120,8 +120,12 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     computed = sum(turn.num_computed_tokens for turn in turns)
     # Keys and values of one version of the weights are of no use to another one.
     histories: dict[int, list[tuple[int, ...]]] = {}
-    for turn in turns:
-        histories.setdefault(turn.oldest_version, []).append(turn.prompt_ids + turn.token_ids)
+    for trajectory in trajectories:
+        # A turn is a part of the turn that extends it.
+        extended = {(turn.parent, turn.oldest_version) for turn in trajectory.turns}
+        for turn in trajectory.turns:
+            if (turn.id, turn.oldest_version) not in extended:
+                histories.setdefault(turn.oldest_version, []).append(turn.prompt_ids + turn.token_ids)
     distinct = sum(map(count_nodes, histories.values()))
     cut = [any(turn.stop_reason is StopReason.LENGTH for turn in one.turns) for one in trajectories]
     return {
@@ -135,7 +139,7 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/tokens/response_max": float(max(responses)),
         "rollout/tokens/sampled": float(sum(responses)),
         "rollout/tokens/computed": float(computed),
-        "rollout/tokens/cached_share": 1 - computed / max(1, prompts + sum(responses)),
+        "rollout/tokens/cached_share": max(0.0, 1 - computed / max(1, prompts + sum(responses))),
         "rollout/tokens/distinct": float(distinct),
         "rollout/tokens/computed_per_distinct": computed / max(1, distinct),
         "rollout/tokens/of_episodes": float(needed),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -13,9 +14,20 @@ from hypothesis import strategies as st
 from sparring.engines import cached_forward, drafts
 from sparring.engines.cached_forward import LeanForward
 from sparring.engines.drafts import NUM_EQUAL, Drafts
+from sparring.engines.logits_cache import LogitsCache
 from sparring.engines.torch_engine import TorchEngine
 from sparring.types import Completion, SampleRequest
-from tests.engines.playing import FIRST, POLICY, SECOND, Gate, assert_parity, play, request, some_ids
+from tests.engines.playing import (
+    FIRST,
+    POLICY,
+    SECOND,
+    Gate,
+    assert_parity,
+    make_policy,
+    play,
+    request,
+    some_ids,
+)
 
 SURE = 0.02
 """A temperature at which turns nearly always draw the same token."""
@@ -25,10 +37,12 @@ def test_a_draft_continues_the_latest_place_with_the_same_tokens_before_it() -> 
     known = Drafts()
     ids = list(range(NUM_EQUAL))
     for token, other in ((50, 51), (60, 61)):
-        sampled = [*ids]
+        sampled: list[int] = []
+        logprobs: list[float] = []
         for one in (token, other):
             sampled.append(one)
-            known.remember(sampled, [-0.01] * (len(sampled) - NUM_EQUAL))
+            logprobs.append(-0.01)
+            known.remember([*ids, *sampled], sampled, logprobs)
     assert known.propose([7, 7, *ids], 5) == [60, 61]  # 61 was sampled after the place was remembered
     assert known.propose([*ids[1:], 50], 5) == [51]
     assert known.propose(ids[1:], 5) == []
@@ -38,12 +52,13 @@ def test_a_draft_continues_the_latest_place_with_the_same_tokens_before_it() -> 
 
 
 def test_a_draft_ends_before_an_unlikely_token() -> None:
-    known, ids = Drafts(), list(range(NUM_EQUAL))
+    known = Drafts()
+    sampled: list[int] = []
     logprobs: list[float] = []
     for token, logprob in ((40, -0.01), (41, 0.0), (42, -3.0), (43, 0.0)):
-        ids.append(token)
+        sampled.append(token)
         logprobs.append(logprob)
-        known.remember(ids, logprobs)
+        known.remember([*range(NUM_EQUAL), *sampled], sampled, logprobs)
     assert known.propose(list(range(NUM_EQUAL)), 9) == [40, 41]
     assert known.propose(list(range(NUM_EQUAL)), 1) == [40]
     assert known.propose([*range(NUM_EQUAL), 40, 41], 9) == []
@@ -53,7 +68,7 @@ def test_the_places_are_forgotten_when_there_are_too_many(monkeypatch: pytest.Mo
     monkeypatch.setattr(drafts, "MAX_PLACES", 2)
     known = Drafts()
     for seed in range(3):
-        known.remember([*some_ids(seed, NUM_EQUAL), seed], [0.0])
+        known.remember([*some_ids(seed, NUM_EQUAL), seed], [seed], [0.0])
     assert [known.propose(some_ids(seed, NUM_EQUAL), 1) for seed in range(3)] == [[], [], [2]]
 
 
@@ -117,7 +132,7 @@ def test_tokens_are_those_without_drafts(gate: Gate, monkeypatch: pytest.MonkeyP
     requests = list_requests()
     found = play_in_turn(requests, is_new=True)
     num_passes = len(gate.batches)
-    monkeypatch.setattr(cached_forward, "MAX_DRAFT_TOKENS", {})
+    monkeypatch.setattr(cached_forward, "MAX_DECODED_TOKENS", {})
     plain = play_in_turn(requests, is_new=True)
     assert [one.token_ids for one in found] == [one.token_ids for one in plain]
     for one, completion, other in zip(requests, found, plain, strict=True):
@@ -148,3 +163,56 @@ def test_a_run_in_rounds_depends_on_no_draft_of_an_earlier_one() -> None:
 
     first, second = play(scenario, deterministic=True)
     assert first == second
+
+
+def test_a_draft_ends_where_the_context_ends() -> None:
+    """The rows of the cache are rounded up: here to 132 tokens, one more than the model has positions."""
+    policy = make_policy()
+    policy.max_positions = 131
+    one = request("a", some_ids(1, 20), max_tokens=500, temperature=SURE)
+
+    async def scenario() -> list[Completion]:
+        engine = TorchEngine(policy, policy.snapshot())
+        try:
+            completions = []
+            for number in range(3):
+                await engine.load_weights(SECOND, number)
+                await engine.sample(request("other", [1, 2], max_tokens=1))
+                await engine.load_weights(FIRST, number)
+                completions.append(await engine.sample(one))
+            return completions
+        finally:
+            await engine.close()
+
+    completions = asyncio.run(scenario())
+    assert [len(completion.token_ids) for completion in completions] == [111] * 3
+    assert len({completion.token_ids for completion in completions}) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_on_one_path_stay_within_their_own_tokens(seed: int) -> None:
+    """Without known logits, turns with equal histories have rows of their own until they meet, and other drafts."""
+    numbers = random.Random(seed)
+    requests = [
+        request(f"s{place}", some_ids(0, 30), seed=place % 3, max_tokens=numbers.choice([20, 60, 120]), temperature=0.1)
+        for place in range(8)
+    ]
+
+    async def scenario(engine: TorchEngine) -> list[Completion]:
+        engine._known = LogitsCache(max_bytes=0)
+        # A wrong continuation for many places.
+        wrong = some_ids(5, 12)
+        for place in range(200):
+            before = some_ids(place, NUM_EQUAL)
+            engine._drafts.remember([*before, wrong[0]], wrong, [0.0] * 12)
+        tasks = []
+        for one in requests:
+            tasks.append(asyncio.create_task(engine.sample(one)))
+            await asyncio.sleep(numbers.uniform(0.0, 0.03))
+        return list(await asyncio.gather(*tasks))
+
+    together = play(scenario)
+    for one, completion in zip(requests, together, strict=True):
+        alone = play(lambda engine, one=one: engine.sample(one))
+        assert completion.token_ids == alone.token_ids
+        assert_parity(one.prompt_ids, completion, 0.1)

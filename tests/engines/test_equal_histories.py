@@ -124,6 +124,26 @@ def test_no_logits_of_other_weights_are_used() -> None:
     assert_parity(prompt, after)
 
 
+def test_turns_of_two_versions_with_equal_weights_share_a_row_and_report_their_own(gate: Gate) -> None:
+    """A step without a gradient publishes the same weights again, while turns run."""
+    prompt = some_ids(8, 20)
+
+    async def scenario(engine: TorchEngine) -> list[Completion]:
+        first = asyncio.create_task(engine.sample(request("a", prompt, seed=1)))
+        await until(lambda: len(gate.batches) == 1)
+        await engine.load_weights(FIRST, 5)
+        second = asyncio.create_task(engine.sample(request("b", prompt, seed=1)))
+        frozen = asyncio.create_task(engine.freeze(FIRST).sample(request("c", prompt, seed=2)))
+        gate.open()
+        return list(await asyncio.gather(first, second, frozen))
+
+    first, second, frozen = play(scenario)
+    assert first.token_ids == second.token_ids
+    assert [one.versions[0][0] for one in (first, second)] == [0, 5]
+    assert sum(one.num_computed_tokens for one in (first, second)) <= 27
+    assert_parity(prompt, frozen)
+
+
 def test_a_turn_without_an_open_session_neither_reads_nor_leaves_logits_in_deterministic_mode() -> None:
     prompt = some_ids(4, 20)
 

@@ -162,3 +162,36 @@ def test_a_model_without_frozen_layers_keeps_nothing(layers: int | None) -> None
     policy = make_policy(layers)
     play(policy, [policy.snapshot()])
     assert policy.trunk is None
+
+
+def test_a_deterministic_engine_uses_no_outputs_of_an_earlier_phase() -> None:
+    """Not even with equal tokens: they were computed with other shapes, and a resumed run does not have them."""
+    policy = make_policy()
+
+    def is_known(prompt: list[int]) -> bool:
+        assert policy.trunk is not None
+        return policy.trunk.find_tree([tuple(prompt)], [()]) is not None
+
+    async def scenario() -> list[bool]:
+        engine = TorchEngine(policy, policy.snapshot(), kv_cache_tokens=4096, deterministic=True)
+        found = []
+        try:
+            for name, seed in (("a", 1), ("b", 2)):
+                engine.open_session(name)
+                await engine.sample(request(name, some_ids(seed, 30)))
+                engine.close_session(name)
+                found += [is_known(some_ids(1, 30)), is_known(some_ids(2, 30))]
+            await engine.sample(request("stranger", some_ids(3, 30)))
+            return [*found, is_known(some_ids(3, 30))]
+        finally:
+            await engine.close()
+
+    # After each phase, the learner finds what was computed in it.
+    assert asyncio.run(scenario()) == [True, False, False, True, False]
+
+
+def test_known_tokens_do_not_count_when_a_cache_is_nearly_full() -> None:
+    cache = make_cache(max_tokens=6)
+    for last in (4, 5, 6):
+        cache.add((1, 2, 3, last), outputs_of([(1, 2, 3, last)], [()]))
+    assert cache.find_tree([(1, 2, 3, 4)], [()]) is not None

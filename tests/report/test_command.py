@@ -15,7 +15,8 @@ from tests.report.stored_run import StoredRun, episode, evaluation, held_out
 
 def test_the_page_lies_in_the_run_and_the_command_reports_the_verdict(tmp_path: Path) -> None:
     run = StoredRun(tmp_path)
-    run.log({1: {"rollout/tokens/sampled": 500_000.0, "rollout/tokens/computed": 2_500_000.0, "timing_s/step": 1800.0}})
+    tokens = {"sampled": 500_000.0, "computed": 2_500_000.0, "distinct": 2_000_000.0}
+    run.log({1: {f"rollout/tokens/{name}": number for name, number in tokens.items()} | {"timing_s/step": 1800.0}})
     first, last = held_out("base-0", [0.0] * 25), held_out("tuned-0", [1.0] * 25)
     run.evaluated((evaluation("base", first), first), (evaluation("tuned", last), last))
     prices = ["--price", "sample=2", "--price", "prefill=0.5", "--price", "hour=3"]
@@ -28,6 +29,8 @@ def test_the_page_lies_in_the_run_and_the_command_reports_the_verdict(tmp_path: 
     assert output["bytes"] == len(page.encode())
     # Half a million sampled at 2, two million read at 0.5, half an hour at 3.
     assert "<b>3.5</b>" in page
+    assert '<td>computed in rollouts</td><td class="number">1.25</td>' in page
+    assert "computed in training" not in page  # its metrics are missing, as in a run of an older version
 
 
 def test_a_folder_that_is_no_run_a_wrong_price_and_a_place_that_cannot_be_written(tmp_path: Path) -> None:
