@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -16,6 +17,7 @@ from sparring.engines.cached_forward import LeanForward
 from sparring.engines.drafts import NUM_EQUAL, Drafts
 from sparring.engines.logits_cache import LogitsCache
 from sparring.engines.torch_engine import TorchEngine
+from sparring.models.policy import Policy
 from sparring.types import Completion, SampleRequest
 from tests.engines.playing import (
     FIRST,
@@ -27,6 +29,7 @@ from tests.engines.playing import (
     play,
     request,
     some_ids,
+    until,
 )
 
 SURE = 0.02
@@ -167,26 +170,33 @@ def test_a_run_in_rounds_depends_on_no_draft_of_an_earlier_one() -> None:
 
 def test_a_draft_ends_where_the_context_ends() -> None:
     """The rows of the cache are rounded up: here to 132 tokens, one more than the model has positions."""
-    policy = make_policy()
-    policy.max_positions = 131
-    one = request("a", some_ids(1, 20), max_tokens=500, temperature=SURE)
+    policy = Policy(make_policy().base, None, max_positions=131)
+    # 21 tokens and six passes of 16: the seventh pass has room for 15 drafted tokens in its row, but not in the context.
+    one = request("a", some_ids(1, 21), max_tokens=500, temperature=SURE)
 
     async def scenario() -> list[Completion]:
         engine = TorchEngine(policy, policy.snapshot())
         try:
-            completions = []
-            for number in range(3):
-                await engine.load_weights(SECOND, number)
-                await engine.sample(request("other", [1, 2], max_tokens=1))
-                await engine.load_weights(FIRST, number)
-                completions.append(await engine.sample(one))
+            completions = [await engine.sample(one)]
+            # Drafts that go on after the end of the context.
+            engine._drafts.forget()
+            sampled: list[int] = []
+            logprobs: list[float] = []
+            for token in (*completions[0].token_ids, *some_ids(2, 20)):
+                sampled.append(token)
+                logprobs.append(0.0)
+                engine._drafts.remember([*one.prompt_ids, *sampled], sampled, logprobs)
+            await engine.load_weights(SECOND, 1)
+            await engine.sample(request("other", [1, 2], max_tokens=1))
+            await engine.load_weights(FIRST, 2)
+            completions.append(await engine.sample(one))
             return completions
         finally:
             await engine.close()
 
     completions = asyncio.run(scenario())
-    assert [len(completion.token_ids) for completion in completions] == [111] * 3
-    assert len({completion.token_ids for completion in completions}) == 1
+    assert [len(completion.token_ids) for completion in completions] == [110] * 2
+    assert completions[0].token_ids == completions[1].token_ids
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -216,3 +226,42 @@ def test_rows_on_one_path_stay_within_their_own_tokens(seed: int) -> None:
         alone = play(lambda engine, one=one: engine.sample(one))
         assert completion.token_ids == alone.token_ids
         assert_parity(one.prompt_ids, completion, 0.1)
+
+
+class WrongDrafts:
+    """Proposes tokens that no turn draws, after one prompt only."""
+
+    def __init__(self, prompt: Sequence[int], draft: list[int]) -> None:
+        self._prompt, self._draft = list(prompt), draft
+
+    def remember(self, *_: object) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
+    def propose(self, ids: Sequence[int], limit: int) -> list[int]:
+        return self._draft[:limit] if list(ids) == self._prompt else []
+
+
+def test_a_turn_does_not_follow_the_row_of_another_turn_that_is_ahead(gate: Gate) -> None:
+    """The first turn is one token ahead, so its row has the logits of the second one's next history in the same pass."""
+    prompt = some_ids(9, 20)
+    first, second = (request(name, prompt, seed=1, max_tokens=6) for name in "ab")
+    gate.open()
+    alone = play_in_turn([first])[0]
+    wrong = [token for token in range(60) if token not in alone.token_ids][:3]
+    gate.permits = threading.Semaphore(0)
+    begun = len(gate.batches)
+
+    async def scenario(engine: TorchEngine) -> list[Completion]:
+        engine._known, engine._drafts = LogitsCache(max_bytes=0), WrongDrafts(prompt, wrong)
+        ahead = asyncio.create_task(engine.sample(first))
+        await until(lambda: len(gate.batches) == begun + 1)
+        behind = asyncio.create_task(engine.sample(second))
+        await until(lambda: len(engine._waiting) == 1)
+        gate.open()
+        return list(await asyncio.gather(ahead, behind))
+
+    assert [one.token_ids for one in play(scenario)] == [alone.token_ids] * 2
+    assert gate.batches[begun : begun + 3] == [1, 2, 2]
