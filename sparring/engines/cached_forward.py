@@ -159,7 +159,7 @@ class LeanForward:
     def keep_outputs(self, row: Row) -> None:
         if self._policy.trunk is not None and self.cache.trunk_1_S_H is not None:
             outputs = self.cache.trunk_1_S_H[0, row.offset : row.offset + len(row.token_ids)]
-            self._policy.trunk.add(row.token_ids, outputs)
+            self._policy.trunk.add([row.token_ids], [()], outputs)
 
     def forget_outputs(self) -> None:
         if self._policy.trunk is not None:

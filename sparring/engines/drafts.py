@@ -22,14 +22,15 @@ MAX_PLACES = 200_000
 class Drafts:
     """Remembers the sampled tokens of turns by the tokens before them. The latest turn counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_places: int = MAX_PLACES) -> None:
+        self._max_places = max_places
         self._places: dict[tuple[int, ...], tuple[Sequence[int], Sequence[float], int]] = {}
 
     def remember(self, ids: Sequence[int], sampled: Sequence[int], logprobs: Sequence[float]) -> None:
         """Remember the last token of `ids`. `sampled` and `logprobs` are the tokens at the end of `ids` that a turn
         sampled, and their log-probabilities. Both may grow later, and are not copied."""
         if len(ids) > NUM_EQUAL:
-            if len(self._places) >= MAX_PLACES:
+            if len(self._places) >= self._max_places:
                 self._places.clear()
             self._places[tuple(ids[-NUM_EQUAL - 1 : -1])] = (sampled, logprobs, len(sampled) - 1)
 

@@ -64,8 +64,8 @@ class TorchEngine:
         session_weights: Literal["latest", "pinned"] = "latest",
     ) -> None:
         """Create an engine and start its thread. `max_running` limits the rows of a batch; turns with equal histories share
-        a row. `kv_cache_tokens` limits the cache size, and therefore also the
-        context length if the policy's own limit is larger."""
+        a row. `kv_cache_tokens` limits the cache size, and therefore also the context length if the policy's own limit is
+        larger."""
         self._forward: Forward
         if policy.is_lean:
             self._forward = LeanForward(policy, policy.materialize(weights).shape, kv_cache_tokens=kv_cache_tokens)

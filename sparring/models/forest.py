@@ -103,12 +103,12 @@ def forest_logprobs(
     attend = build_attention(
         weights.shape, [len(one) for one in forest.branches], forest.ancestors, like=weights.final_norm
     )
-    known_N_H = None if trunk is None else trunk.find_tree(forest.branches, forest.ancestors)
+    known_N_H = None if trunk is None else trunk.find(forest.branches, forest.ancestors)
     begin = None if trunk is None or known_N_H is None else (trunk.num_layers, known_N_H)
 
     def keep(index: int, x_N_H: Tensor) -> None:
         if trunk is not None and begin is None and index == trunk.num_layers:
-            trunk.add_tree(forest.branches, forest.ancestors, x_N_H)
+            trunk.add(forest.branches, forest.ancestors, x_N_H)
 
     hidden_N_H = forward(
         weights, forest.ids_N, forest.positions_N, attend, checkpointing=checkpointing, begin=begin, on_layer=keep

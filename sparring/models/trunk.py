@@ -23,9 +23,11 @@ ROOT = -1
 
 @final
 class TrunkCache:
-    """Outputs [H] of the trunk by token history, for at most `max_tokens` different histories. It is emptied
-    before new ones that would exceed this.
-    Several threads may use it."""
+    """Outputs [H] of the trunk by token history, for at most `max_tokens` different histories. New ones that would exceed
+    this number empty it first. Several threads may use it.
+
+    Sequences are given as a `TokenTree`: the tokens of each branch, and the parts before it.
+    """
 
     def __init__(
         self, *, num_layers: int, hidden_size: int, max_tokens: int, dtype: torch.dtype, device: torch.device
@@ -42,19 +44,13 @@ class TrunkCache:
         self._accessed = torch.cuda.Event() if device.type == "cuda" else None
 
     @torch.no_grad()
-    def add(self, token_ids: Sequence[int], outputs_N_H: Tensor) -> None:
-        """Keep the outputs for the tokens of one sequence, from its first token."""
+    def add(self, branches: Sequence[Sequence[int]], ancestors: Sequence[Sequence[Part]], outputs_N_H: Tensor) -> None:
+        """Keep the outputs for the tokens of a tree, one branch after the other."""
         with self._lock:
-            self._add([token_ids], [()], outputs_N_H)
+            self._add(branches, ancestors, outputs_N_H)
 
     @torch.no_grad()
-    def add_tree(self, branches: Sequence[Sequence[int]], ancestors: Sequence[Sequence[Part]], outputs: Tensor) -> None:
-        """Keep the outputs [N, H] for the tokens of a tree, one branch after the other."""
-        with self._lock:
-            self._add(branches, ancestors, outputs)
-
-    @torch.no_grad()
-    def find_tree(self, branches: Sequence[Sequence[int]], ancestors: Sequence[Sequence[Part]]) -> Tensor | None:
+    def find(self, branches: Sequence[Sequence[int]], ancestors: Sequence[Sequence[Part]]) -> Tensor | None:
         """Return the outputs [N, H] for the tokens of a tree, or None if one of them is not known."""
         with self._lock:
             places, new, _ = self._walk(branches, ancestors, is_strict=True)

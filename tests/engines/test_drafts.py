@@ -12,7 +12,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparring.engines import cached_forward, drafts
 from sparring.engines.cached_forward import LeanForward
 from sparring.engines.drafts import NUM_EQUAL, Drafts
 from sparring.engines.logits_cache import LogitsCache
@@ -67,9 +66,8 @@ def test_a_draft_ends_before_an_unlikely_token() -> None:
     assert known.propose([*range(NUM_EQUAL), 40, 41], 9) == []
 
 
-def test_the_places_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drafts, "MAX_PLACES", 2)
-    known = Drafts()
+def test_the_places_are_forgotten_when_there_are_too_many() -> None:
+    known = Drafts(max_places=2)
     for seed in range(3):
         known.remember([*some_ids(seed, NUM_EQUAL), seed], [seed], [0.0])
     assert [known.propose(some_ids(seed, NUM_EQUAL), 1) for seed in range(3)] == [[], [], [2]]
@@ -115,8 +113,12 @@ def list_requests(*, max_tokens: int = 40, **changes: float) -> list[SampleReque
     ]
 
 
-def play_in_turn(requests: Sequence[SampleRequest], *, is_new: bool = False) -> list[Completion]:
+def play_in_turn(
+    requests: Sequence[SampleRequest], *, is_new: bool = False, has_drafts: bool = True
+) -> list[Completion]:
     async def scenario(engine: TorchEngine) -> list[Completion]:
+        if not has_drafts:
+            engine._forward.max_decoded_tokens = 0
         completions = []
         for number, one in enumerate(requests):
             if is_new:
@@ -130,13 +132,12 @@ def play_in_turn(requests: Sequence[SampleRequest], *, is_new: bool = False) -> 
     return play(scenario)
 
 
-def test_tokens_are_those_without_drafts(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_those_without_drafts(gate: Gate) -> None:
     gate.open()
     requests = list_requests()
     found = play_in_turn(requests, is_new=True)
     num_passes = len(gate.batches)
-    monkeypatch.setattr(cached_forward, "MAX_DECODED_TOKENS", {})
-    plain = play_in_turn(requests, is_new=True)
+    plain = play_in_turn(requests, is_new=True, has_drafts=False)
     assert [one.token_ids for one in found] == [one.token_ids for one in plain]
     for one, completion, other in zip(requests, found, plain, strict=True):
         assert completion.sampled_logprobs == pytest.approx(other.sampled_logprobs, abs=1e-4)

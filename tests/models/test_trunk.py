@@ -46,27 +46,27 @@ def test_outputs_are_found_exactly_if_every_history_is_known(
 ) -> None:
     cache = make_cache()
     for ids in kept:
-        cache.add(ids, outputs_of([ids], [()]))
+        cache.add([ids], [()], outputs_of([ids], [()]))
     tree = TokenTree(wanted)
-    found = cache.find_tree(tree.branches, tree.ancestors)
+    found = cache.find(tree.branches, tree.ancestors)
     is_known = all(any(other[: len(ids)] == ids for other in kept) for ids in wanted)
     assert (found is not None) == is_known
     if found is not None:
         assert torch.equal(found, outputs_of(tree.branches, tree.ancestors))
-    cache.add_tree(tree.branches, tree.ancestors, outputs_of(tree.branches, tree.ancestors))
-    found = cache.find_tree(tree.branches, tree.ancestors)
+    cache.add(tree.branches, tree.ancestors, outputs_of(tree.branches, tree.ancestors))
+    found = cache.find(tree.branches, tree.ancestors)
     assert found is not None
     assert torch.equal(found, outputs_of(tree.branches, tree.ancestors))
 
 
 def test_a_full_cache_is_emptied_and_a_sequence_that_never_fits_is_left_out() -> None:
     cache = make_cache(max_tokens=4)
-    cache.add((1, 2, 3), outputs_of([(1, 2, 3)], [()]))
-    cache.add((7, 8, 9, 10, 11), outputs_of([(7, 8, 9, 10, 11)], [()]))
-    assert cache.find_tree([(1, 2, 3)], [()]) is not None
-    cache.add((4, 5), outputs_of([(4, 5)], [()]))
-    assert cache.find_tree([(1, 2, 3)], [()]) is None
-    assert cache.find_tree([(4, 5)], [()]) is not None
+    cache.add([(1, 2, 3)], [()], outputs_of([(1, 2, 3)], [()]))
+    cache.add([(7, 8, 9, 10, 11)], [()], outputs_of([(7, 8, 9, 10, 11)], [()]))
+    assert cache.find([(1, 2, 3)], [()]) is not None
+    cache.add([(4, 5)], [()], outputs_of([(4, 5)], [()]))
+    assert cache.find([(1, 2, 3)], [()]) is None
+    assert cache.find([(4, 5)], [()]) is not None
 
 
 def make_policy(layers: int | None = 2) -> Policy:
@@ -170,7 +170,7 @@ def test_a_deterministic_engine_uses_no_outputs_of_an_earlier_phase() -> None:
 
     def is_known(prompt: list[int]) -> bool:
         assert policy.trunk is not None
-        return policy.trunk.find_tree([tuple(prompt)], [()]) is not None
+        return policy.trunk.find([tuple(prompt)], [()]) is not None
 
     async def scenario() -> list[bool]:
         engine = TorchEngine(policy, policy.snapshot(), kv_cache_tokens=4096, deterministic=True)
@@ -193,5 +193,5 @@ def test_a_deterministic_engine_uses_no_outputs_of_an_earlier_phase() -> None:
 def test_known_tokens_do_not_count_when_a_cache_is_nearly_full() -> None:
     cache = make_cache(max_tokens=6)
     for last in (4, 5, 6):
-        cache.add((1, 2, 3, last), outputs_of([(1, 2, 3, last)], [()]))
-    assert cache.find_tree([(1, 2, 3, 4)], [()]) is not None
+        cache.add([(1, 2, 3, last)], [()], outputs_of([(1, 2, 3, last)], [()]))
+    assert cache.find([(1, 2, 3, 4)], [()]) is not None
