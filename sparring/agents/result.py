@@ -87,6 +87,21 @@ def has_played(session: AnySession) -> bool:
     return any(turn.learns for turn in session.episode_turns)
 
 
+def check_first_request(played: AgentResult, session: AnySession, *, began: float, timeout_seconds: float) -> None:
+    """Raise AgentTimeout if the episode ran out of time, the policy has had no turn, and the agent used more than half
+    of the time before its first request. A policy that has not acted did not cause the delay: the agent started too
+    slowly. `began` is on the session's monotonic clock."""
+    if played.outcome is not Outcome.POLICY_TIMEOUT or has_played(session):
+        return
+    first = session.first_request
+    if first is None or first - began > timeout_seconds / 2:
+        when = "never asked for a turn" if first is None else f"asked for its first turn after {first - began:.3g} s"
+        raise AgentTimeout(
+            f"the agent {when}, of rollout_timeout = {timeout_seconds:g} s, so the policy had too little time to "
+            "answer; raise rollout.rollout_timeout, or start the agent faster (its imports, its environment's reset)"
+        )
+
+
 def within_budget(played: AgentResult, failure: Exception | None) -> AgentResult:
     """Return the agent's result. If a budget is used up, the outcome of the episode is that limit instead. The agent
     may have finished without further turns, so its reward is kept."""

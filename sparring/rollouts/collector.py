@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, final
 
 from sparring.agents import AgentResult
-from sparring.agents.result import ended_elsewhere, limit_met, overtime, within_budget
+from sparring.agents.result import check_first_request, ended_elsewhere, limit_met, overtime, within_budget
 from sparring.errors import (
     AgentTimeout,
     ClientError,
@@ -238,6 +238,9 @@ class Collector:
                         f"within {overtime(seconds):g} s more"
                     )
                     played = ended_elsewhere(late, session)
+                except PolicyTimeout as error:
+                    played = AgentResult(outcome=Outcome.POLICY_TIMEOUT, messages=session.messages, error=str(error))
+            check_first_request(played, session, began=began, timeout_seconds=seconds)
             if session.failure is not None and limit_met(session.failure) is None:
                 # The agent continued without the turn, so the result is not caused by the policy.
                 raise session.failure
@@ -259,8 +262,6 @@ class Collector:
         except RewardError as error:
             self._discard(rollout_id, DiscardReason.REWARD_ERROR, str(error))
             raise
-        except PolicyTimeout as error:
-            played = AgentResult(outcome=Outcome.POLICY_TIMEOUT, messages=session.messages, error=str(error))
         except asyncio.CancelledError:
             self._discard(rollout_id, DiscardReason.OPERATOR_CANCEL, "the run stopped")
             raise

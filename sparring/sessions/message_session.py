@@ -105,6 +105,11 @@ class MessageSession:
         return self._history.episode_turns
 
     @property
+    def first_request(self) -> float | None:
+        """As `sessions.Session.first_request`."""
+        return self._history.first_request
+
+    @property
     def others(self) -> Mapping[str, AnySession]:
         """As `sessions.Session.others`."""
         return self._history.others
@@ -215,6 +220,7 @@ class MessageSession:
         sampling = sampling or self._sampling
         self._budget.check_turns(len(self._history.answered))
         began = self._clock()
+        self._history.begin(began)
         wanted, tools_wanted = canonical_history(messages), canonical_json(list(tools))
         if seed is None and self._identity.seed is not None:
             # Engines accept seeds of different lengths; all accept 31 bits.

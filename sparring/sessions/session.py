@@ -142,6 +142,12 @@ class Session:
         return self._history.episode_turns
 
     @property
+    def first_request(self) -> float | None:
+        """The time on the monotonic clock, in seconds, of the episode's first request to any of its policies, or None if
+        there was none."""
+        return self._history.first_request
+
+    @property
     def others(self) -> Mapping[str, AnySession]:
         """The sessions of the episode's other policies, by name."""
         return self._history.others
@@ -256,6 +262,7 @@ class Session:
         constraint = None if answer_format is None else self._chat.constraint(answer_format, tools)
         self.open()
         request_index, began = next(self._requests), self._clock()
+        self._history.begin(began)
         self._budget.start()
         num_reserved = num_sampled = 0
         try:

@@ -46,6 +46,7 @@ class TurnHistory(Generic[Answered]):
         self.others: Mapping[str, AnySession] = dict(others or {})
         self.refusals = Refusals()
         self.is_closed = False
+        self._first_request: float | None = None
         self._label = identity.label
         self._receipts = Receipts(identity.id, ledger)
         self._failure: SparringError | None = None
@@ -72,6 +73,13 @@ class TurnHistory(Generic[Answered]):
         failure, even of another policy, comes first."""
         return first_failure([self._failure, self.refusals.failure, *(other.failure for other in self.others.values())])
 
+    @property
+    def first_request(self) -> float | None:
+        """The time on the monotonic clock, in seconds, of the episode's first request to any of its policies, or None
+        if there was none."""
+        times = [self._first_request, *(other.first_request for other in self.others.values())]
+        return min((time for time in times if time is not None), default=None)
+
     def of(self, name: str) -> AnySession:
         """Return the session of another policy. Raises UsageError for a name that the recipe does not define."""
         return named(self.others, name)
@@ -80,6 +88,11 @@ class TurnHistory(Generic[Answered]):
         """Raise InfrastructureError if the session is closed."""
         if self.is_closed:
             raise InfrastructureError(f"Session {self._label} is closed: its episode has ended, so no turn may follow.")
+
+    def begin(self, now: float) -> None:
+        """Remember the time of the first request."""
+        if self._first_request is None:
+            self._first_request = now
 
     def fail(self, failure: SparringError) -> None:
         """Remember the first failure of a turn."""

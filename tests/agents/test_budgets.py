@@ -30,17 +30,21 @@ from sparring.types import Outcome, Sampling, StopReason, Task, Trajectory
 from tests.agents.test_http_agent import served
 
 TASK = Task(id="t1", messages=({"role": "user", "content": "find b"},))
+SLOW_START = 1.2
 CALL = '<tool_call>{"name": "wait", "arguments": {}}</tool_call>'
 PROGRAM = textwrap.dedent("""
-    import json, sys, time, openai
+    import json, os, sys, time, urllib.request
     mode = sys.argv[1]
     messages = json.load(sys.stdin)["messages"]
-    if mode == "hang":
+    if mode == "hang after a turn":  # without the seconds that the import of a client takes
+        headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
+        body = json.dumps({"model": "policy", "messages": messages}).encode()
+        url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+        urllib.request.urlopen(urllib.request.Request(url, body, headers)).read()
+    if mode.startswith("hang"):
         time.sleep(600)
+    import openai
     with openai.OpenAI() as client:
-        if mode == "hang after a turn":
-            client.chat.completions.create(model="policy", messages=messages)
-            time.sleep(600)
         for _ in range(50):
             try:
                 client.chat.completions.create(model="policy", messages=messages)
@@ -59,7 +63,7 @@ def ask(base_url: str, api_key: str, mode: str) -> float:
             try:
                 client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "find b"}])
             except openai.APIStatusError:
-                if mode == "raise":
+                if mode in ("raise", "start slowly"):
                     raise
                 break
     return 0.25
@@ -71,6 +75,8 @@ async def invoked(invocation: Any, mode: str) -> float:
             await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "find b"}])
     if mode.startswith("hang"):
         await asyncio.Event().wait()
+    if mode == "start slowly":
+        await asyncio.sleep(SLOW_START)
     return await asyncio.to_thread(ask, invocation["base_url"], invocation["api_key"], mode)
 
 
@@ -82,6 +88,8 @@ class Idle(Environment):
     async def reset(self, task: Task) -> None:
         if self.mode == "hang":
             await asyncio.Event().wait()
+        if self.mode == "start slowly":
+            await asyncio.sleep(SLOW_START)
 
     @tool
     async def wait(self) -> str:
@@ -98,7 +106,7 @@ Play = Callable[[Task, Session], Awaitable[Any]]
 @contextlib.asynccontextmanager
 async def agent(kind: str, mode: str, folder: Path) -> AsyncIterator[Play]:
     """An agent of a kind, which asks for turns until it is refused, and then raises or rewards itself; or hangs."""
-    queue, patience = WorkQueue("key"), 3.0 if mode.startswith("hang") else 60.0
+    queue, patience = WorkQueue("key"), 5.0 if mode.startswith("hang") else 60.0
     async with Gateway(queue=queue) as gateway, contextlib.AsyncExitStack() as stack:
         match kind:
             case "function":
@@ -207,9 +215,20 @@ def test_time_that_the_agent_used_up(kind: str, tmp_path: Path) -> None:
     assert rollout.reason == "env_timeout"
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "command"])
+def test_time_that_was_used_up_before_the_first_request(kind: str, tmp_path: Path) -> None:
+    trajectory, ledger = played(kind, "start slowly", tmp_path, timeout_seconds=2.0, seconds=300.0)
+    assert trajectory is Outcome.INFRASTRUCTURE_ERROR
+    with ledger:
+        (rollout,) = ledger.rollouts()
+        assert ledger.verify() == []
+    assert rollout.reason == "env_timeout"
+    assert "asked for its first turn after 1." in str(rollout.detail)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_hangs_after_a_turn_was_led_there_by_the_policy(kind: str, tmp_path: Path) -> None:
-    trajectory, ledger = played(kind, "hang after a turn", tmp_path, timeout_seconds=2.0)
+    trajectory, ledger = played(kind, "hang after a turn", tmp_path, timeout_seconds=4.0)
     with ledger:
         assert ledger.verify() == []
     assert isinstance(trajectory, Trajectory)
