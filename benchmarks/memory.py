@@ -89,6 +89,8 @@ WAYS: Mapping[str, tuple[str, ...]] = {
 """The settings of each row, by the name of its shape and way: those of a recipe, or those that take the least memory."""
 LIMIT_GIB = {"1B": 12}
 TOKENS = 2048
+FACTORS = (7, 5)
+"""A different text for each microbatch. The second one shows how much freed memory the allocator cannot use again."""
 TOLERANCE = 0.1
 
 
@@ -151,8 +153,9 @@ def measure(way: str, tokens: int) -> dict[str, float]:
         max_tokens_per_microbatch=tokens,
         activation_checkpointing=config.optimizer.activation_checkpointing is True,
     )
-    ids = [(7 * place + 11) % sizes["vocab_size"] for place in range(tokens)]
-    batch = build_demonstration_batch([(ids, [False] + [True] * (tokens - 1))])
+    mask = [False] + [True] * (tokens - 1)
+    episodes = [[(factor * place + 11) % sizes["vocab_size"] for place in range(tokens)] for factor in FACTORS]
+    batch = build_demonstration_batch([(ids, mask) for ids in episodes])
     start = time.perf_counter()
     metrics = learner.forward_backward(batch, "cross_entropy", {})
     learner.optim_step(1e-5)
@@ -186,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--shapes", nargs="+", default=[way for way in WAYS if way != "tiny"], choices=list(WAYS), metavar="SHAPE"
     )
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="of the batch, in one sequence")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="of each microbatch, in one sequence")
     parser.add_argument("--child", choices=list(WAYS), help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     if asked.child:

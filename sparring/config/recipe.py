@@ -125,8 +125,8 @@ def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source
 
 
 def merge(recipe: Mapping[str, Any], overrides: Sequence[str], problems: list[ConfigProblem]) -> dict[str, Any]:
-    """Return the tables of a recipe with the overrides applied. Report each override that cannot be applied in
-    `problems`."""
+    """Return the tables of a recipe with the overrides applied. Add to `problems` each override that cannot be
+    applied."""
     merged = copy.deepcopy(dict(recipe))
     for override in overrides:
         _apply(override, merged, problems)

@@ -73,7 +73,7 @@ class Grammars:
         self._vocabulary = functools.lru_cache(maxsize=4)(self._read_vocabulary)
 
     def guide(self, constraint: Constraint, stop_ids: frozenset[int]) -> Guide:
-        """Return a guide for one answer. Raises ConstraintError for an invalid or too complex grammar."""
+        """Return a guide for one answer. Raises ConstraintError if the grammar is invalid or too complex."""
         if not stop_ids:
             raise ConstraintError(
                 "An answer that follows a grammar ends with a stop id, but this model has no stop id."

@@ -291,7 +291,7 @@ def _chosen(seen: Seen) -> Iterator[str]:
 
 
 def _exploited(seen: Seen) -> Iterator[str]:
-    """Yield a sentence if the training reward rose on the same tasks while the success fell."""
+    """Yield a sentence if the training reward rose on the same tasks while the success rate fell."""
     by_name = {one.control: one for one in seen.against}
     origin = next((by_name[name] for name in (WARM_START, BASE, ORIGIN) if name in by_name), None)
     if origin is None or origin.before is None or origin.rise is not Rise.FELL or seen.tuned.criterion.scorer is None:

@@ -350,7 +350,7 @@ def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def _finite(value: float | None) -> float | None:
-    """Return the value with four digits, or None if it is not finite, because JSON cannot represent such numbers."""
+    """Return the value rounded to four digits, or None if it is not finite, because JSON cannot represent such numbers."""
     return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None
 
 

@@ -109,7 +109,7 @@ class Judge:
     criterion is a component. The metrics are the agreement between the votes, the number of requests and the number of
     tokens.
 
-    Verdicts on equal prompts are cached, one per vote, as long as this object lives. If an answer contains no letter or
+    Verdicts on equal prompts are cached, one per vote, for the lifetime of this object. If an answer contains no letter or
     digit, or is longer than `limits.max_characters`, it meets no criterion, and the model is not called.
     """
 

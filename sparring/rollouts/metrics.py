@@ -164,7 +164,7 @@ def outcome_shares(groups: Sequence[TrajectoryGroup]) -> dict[Outcome, float]:
 
 
 def _refusal_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """Return the number of requests that the gateway refused and of fields that it ignored."""
+    """Return two counts: requests that the gateway refused, and fields that it ignored."""
     refused, not_read = count_refusals(groups)
     return {
         "rollout/refused_requests": float(refused.total()),
@@ -184,7 +184,7 @@ def count_refusals(groups: Sequence[TrajectoryGroup]) -> tuple[Counter[str], Cou
 
 
 def _policy_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the metrics of each other policy, keyed by name. All other metrics leave out policies that do not
+    """Return the metrics of every other policy, keyed by name. All other metrics leave out policies that do not
     learn."""
     played: dict[str, list[Turn]] = {}
     for trajectory in trajectories:

@@ -167,7 +167,7 @@ def bpf(architecture: str) -> bytes:
 
 
 def denied_numbers(architecture: str) -> dict[str, int]:
-    """Return the numbers of the denied calls that the architecture has."""
+    """Return the numbers of the denied system calls that exist on this architecture."""
     numbers = {name: getattr(both, architecture) for name, both in DENIED.items()}
     return {name: number for name, number in numbers.items() if number is not None}
 

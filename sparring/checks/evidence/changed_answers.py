@@ -71,7 +71,7 @@ def mutate_answer(
 
 
 def _change_values(form: AnswerForm, parts: Mapping[str, Json], wrong: Iterator[Mutation]) -> Iterator[Mutation]:
-    """Yield the mutations except those whose values are the correct values in another spelling: half of the text "7" is
+    """Yield the mutations, except those that equal the correct values in another notation: half of the text "7" is
     still "7"."""
     return (one for one in wrong if canonical(form.parts(one.message)) != canonical(dict(parts)))
 

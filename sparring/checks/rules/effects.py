@@ -60,7 +60,7 @@ async def writes_lost(subject: Subject) -> Iterable[Finding]:
     In fresh environments, the rule calls the tools that write. It passes values that do not exist there yet: other
     members of enumerations, long texts, texts with accents, line breaks and quotes, decimals, and unused names. Before
     and after each call, it calls all read-only tools and compares their results and the final state. It warns if a call
-    reports success although nothing changed, and if the tool's own code raises an exception on a legal text. It also
+    reports success although nothing changed, and if the tool's own code raises an exception on a valid text. It also
     warns if the value is truncated, rounded, clamped or stored in a different form, and neither the description nor the
     result announces this.
     """

@@ -209,7 +209,7 @@ def _expert_reward(played: Sequence[Episode], everybody: Sequence[Episode]) -> I
 
 
 async def null(subject: Subject) -> Iterable[Finding]:
-    """An empty message, or no answer at all, scores 0 and earns little.
+    """An empty message, or no answer at all, has a score of 0 and a small reward.
 
     A reward for an empty answer is the first thing that a policy finds. Give a reward of 0 (or less) if there is no
     answer: an empty message, no assistant message at the end, or no turns left.
@@ -240,7 +240,7 @@ def _scored_for_nothing(played: Sequence[UnguidedEpisode]) -> list[Finding]:
 
 
 async def empty(subject: Subject) -> Iterable[Finding]:
-    """An answer that has the correct format but no content scores 0 and earns little.
+    """An answer that has the correct format but no content has a score of 0 and a small reward.
 
     If blank fields are rewarded, the comparison treats null-like values as equal, or counts fields that it does not
     compare. The rule warns if no correct answer is known and a blank, `nan` or `infinity` is rewarded in the format
@@ -265,7 +265,7 @@ async def random_policy(subject: Subject) -> Iterable[Finding]:
 
 
 async def example(subject: Subject) -> Iterable[Finding]:
-    """Copying the example from the prompt scores 0 and earns little.
+    """Copying the example from the prompt has a score of 0 and a small reward.
 
     Small models start by copying the example. If copying is rewarded, compare values and not just fields, or remove
     real values from the example.
@@ -338,7 +338,7 @@ async def at_once(subject: Subject) -> Iterable[Finding]:
 
 
 async def everything(subject: Subject) -> Iterable[Finding]:
-    """An answer that names every label scores 0 and earns little.
+    """An answer that names every label has a score of 0 and a small reward.
 
     A grader that searches for the correct value anywhere in the answer accepts such an answer. Compare whole values.
     """
