@@ -47,6 +47,7 @@ from sparring.checks.rules import (
     texts,
     ties,
     tools,
+    waiting,
     weights,
     whole,
 )
@@ -144,6 +145,8 @@ CHECKS: dict[str, Check] = rules_by_name(
     Check("budgets.at_limits", budgets.at_limits, needs=("run",)),
     Check("budgets.cost", budgets.cost, needs=("expert",), seconds=1800),
     Check("budgets.chains", chains.chains, needs=("environment",)),
+    Check("budgets.window", waiting.window),
+    Check("budgets.slow_tools", waiting.slow_tools, needs=("environment", "expert")),
     Check("budgets.model_judge", model_judges.model_judge, needs=("reward",)),
     Check("baseline.success", baseline.success, needs=("model", "baseline"), seconds=1800),
     Check("baseline.limits", baseline.limits, needs=("model", "baseline"), seconds=1800),

@@ -27,6 +27,7 @@ SYMPTOMS: dict[str, Symptom] = rules_by_name(
     Symptom("system.filtered", system.filtered),
     Symptom("system.stragglers", system.stragglers),
     Symptom("system.starved", system.starved),
+    Symptom("system.window", system.window),
     Symptom("system.memory", system.memory),
     Symptom("histories.changed", histories.changed),
     Symptom("clients.refused", clients.refused),

@@ -339,6 +339,32 @@ def _untrained(observed: Observed, without: float, valid: float) -> Finding:
     )
 
 
+def window(observed: Observed) -> Iterable[Finding]:
+    """Report that the window of groups leaves no allowance for rollouts during learning."""
+    config = observed.config
+    bound, width = config.rollout.max_steps_off_policy, config.rollout.staleness_window
+    if bound == 0 or config.start_allowance > 0:
+        return
+    waited = fmean(one.metrics.get("timing_s/rollout", 0.0) for one in observed.trained[-LATE_STEPS:] or [])
+    yield Finding(
+        rule="system.window",
+        severity=Severity.WARNING,
+        symptom=f"rollout.staleness_window = {width} uses up rollout.max_steps_off_policy = {bound}, so no group starts "
+        "while a step is learned.",
+        evidence={
+            "staleness_window": width,
+            "max_steps_off_policy": bound,
+            "start_allowance": config.start_allowance,
+            "timing_s/rollout": round(waited, 2),
+        },
+        change=f"Let rollouts continue while a step is learned: set rollout.max_steps_off_policy to {bound + 1}.",
+        confirm="timing_s/rollout takes a smaller share of timing_s/step, and steps are shorter.",
+        step=observed.history.last_step,
+        settings=possible(config, {"rollout.max_steps_off_policy": bound + 1}),
+        confirm_after=5,
+    )
+
+
 def stragglers(observed: Observed) -> Iterable[Finding]:
     """Report that at least 40 % of a step is spent waiting for a few episodes whose environment takes more than five
     times as long as usual."""
@@ -415,6 +441,12 @@ def starved(observed: Observed) -> Iterable[Finding]:
     if is_narrow:
         settings = possible(config, {"rollout.rollout_max_concurrency": min(episodes, 16 * slots)})
         change = f"Run more episodes concurrently: all {slots} slots are in use, and a step has {episodes} episodes."
+    elif config.runs_in_rounds and config.engine.deterministic is None and share > STARVED_FOR_GOOD:
+        settings = possible(config, {"engine.deterministic": False})
+        change = (
+            "Let episodes continue without waiting for each other: in the rounds of synchronous training, each turn waits "
+            "for the slowest tool. The run then no longer repeats exactly."
+        )
     elif config.rollout.max_steps_off_policy == 0 and share <= STARVED_FOR_GOOD:
         settings = possible(config, {"rollout.max_steps_off_policy": 1})
         change = "Let rollouts continue while a step is learned (tokens at most a step old), or make the tools faster."

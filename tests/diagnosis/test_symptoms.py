@@ -257,6 +257,10 @@ PLANTED: dict[str, tuple[Observed, set[str], Severity]] = {
         ),
         {"rollout.rollout_max_concurrency"}, Severity.WARNING,
     ),
+    "system.window": (
+        run(more=["rollout.max_steps_off_policy=1", "rollout.staleness_window=2"]),
+        {"rollout.max_steps_off_policy"}, Severity.WARNING,
+    ),
     "system.memory": (run(steps=30, metrics=leak), set(), Severity.WARNING),
     "histories.changed": (run(metrics=rewritten(150.0)), set(), Severity.WARNING),
 }  # fmt: skip
@@ -321,6 +325,7 @@ HEALTHY: dict[str, Observed] = {
         change=changed(seconds=1.0, policy_seconds=0.99), metrics=lambda step: {"timing_s/rollout": 6.0}
     ),
     "histories.changed": run(metrics=rewritten(50.0)),
+    "system.window": run(more=["rollout.max_steps_off_policy=2", "rollout.staleness_window=2"]),
     "system.memory": run(metrics=lambda step: {"system/memory_rss_bytes": 2**30 + min(step, 8) * 2**27}),
 }
 
@@ -492,12 +497,14 @@ def test_steps_whose_turns_a_form_overruled_ask_to_teach_the_form_and_no_other_m
 
 
 def test_training_does_not_run_ahead_of_an_environment_that_takes_nearly_all_of_a_step() -> None:
-    def starved(rollout: float) -> Finding:
+    def starved(rollout: float, *more: str) -> Finding:
         shown = {"timing_s/rollout": rollout, "timing_s/step": 7.0}
-        return diagnose_run(run(change=slow, metrics=lambda step: shown))["system.starved"]
+        return diagnose_run(run(change=slow, metrics=lambda step: shown, more=more))["system.starved"]
 
     assert starved(6.0).settings == {"rollout.max_steps_off_policy": 1}
-    assert starved(6.8).settings == {}
+    assert starved(6.8).settings == {"engine.deterministic": False}
+    for chosen in ("engine.deterministic=true", "engine.deterministic=false"):
+        assert starved(6.8, chosen).settings == {}
 
 
 def test_tasks_that_go_on_and_on_are_read_before_they_get_more_turns() -> None:

@@ -295,7 +295,7 @@ class Subject:
     async def run_new_episode(self, task: Task, policy: ScriptedPolicy) -> Trajectory:
         """Run a new episode, without grades. Raises the same errors as `opened`."""
         session = PolicySession(policy, task, self.tool_schemas, self.config.policies)
-        own = copy.deepcopy(task)
+        own, began = copy.deepcopy(task), time.monotonic()
         async with self.opened(own) as environment:
             result = await play(own, environment, session, max_turns=self.config.environment.max_turns)
         trajectory = Trajectory(
@@ -311,6 +311,7 @@ class Subject:
             transitions=tuple(result.transitions),
             final_state=result.final_state,
             error=result.error,
+            seconds=time.monotonic() - began,
         )
         self._openings.setdefault(task.id, get_opening(trajectory))
         return trajectory

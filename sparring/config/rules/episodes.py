@@ -3,7 +3,6 @@ episode."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from sparring.config.rules.conflict import ConfigRule, Conflict, find_given
@@ -113,8 +112,8 @@ def turn_tokens_above_sequence(config: Config) -> Iterator[Conflict]:
 
 def window_above_staleness(config: Config) -> Iterator[Conflict]:
     rollout = config.rollout
-    waits = math.ceil((rollout.staleness_window - 1) / config.batch.global_batch_size)
-    if waits > rollout.max_steps_off_policy:
+    if config.start_allowance < 0:
+        waits = rollout.max_steps_off_policy - config.start_allowance
         yield Conflict(
             "rollout.staleness_window",
             f"is {rollout.staleness_window}, so a group may wait {waits} steps, but max_steps_off_policy is only "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pydantic import Field
@@ -82,6 +83,13 @@ class Config(Section):
         is_foreign = self.agent.is_foreign or any(policy.role == "endpoint" for policy in self.policies.values())
         can = self.engine_capabilities.deterministic_rounds
         return can and self.rollout.max_steps_off_policy == 0 and not is_foreign
+
+    @property
+    def start_allowance(self) -> int:
+        """How many steps ahead of the learner groups may start (docs/staleness.md). It is negative if the window alone
+        exceeds the bound."""
+        waits = math.ceil((self.rollout.staleness_window - 1) / self.batch.global_batch_size)
+        return self.rollout.max_steps_off_policy - waits
 
     @property
     def serving_temperature(self) -> float:
