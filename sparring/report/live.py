@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import final
 
 from sparring.errors import DataError, ServiceError
+from sparring.report.episode_index import EpisodeIndex
 from sparring.report.episodes import episodes
 from sparring.report.page import page
 from sparring.report.reading import Record, read_run
@@ -34,6 +35,7 @@ class LivePage:
     def __init__(self, run: Path, prices: Mapping[str, float], *, on_problem: Callable[[str], None]) -> None:
         self._run, self._prices, self._on_problem = run, prices, on_problem
         self._seen = _state_of(run)
+        self._index = EpisodeIndex()
         self.version, self.content, self.standing = 1, *self._make()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="sparring-watch", daemon=True)
@@ -46,7 +48,7 @@ class LivePage:
 
     def _make(self) -> tuple[bytes, str]:
         record = read_run(self._run)
-        played = episodes(record)
+        played = episodes(record, index=self._index)
         verdict = build_verdict(record, seen_in_training=played.seen_in_training)
         return page(record, played, verdict, self._prices, is_live=True).encode(), _standing(record)
 

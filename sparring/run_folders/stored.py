@@ -46,18 +46,45 @@ def read_rows(file: Path, *, is_growing: bool = False) -> Iterator[tuple[str, di
     """
     lines = file.read_text("utf-8").split("\n")
     for number, line in enumerate(lines[:-1] if is_growing else lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{file}, line {number}"
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise DataError(
-                f"{where}: {error}; every line must be a JSON object. Fix the line, or remove it."
-            ) from error
-        if not isinstance(row, dict):
-            raise DataError(f"{where}: {line[:80]} is not a JSON object; every line must be a JSON object.")
-        yield where, row
+        if line.strip():
+            where = f"{file}, line {number}"
+            yield where, _parse_object(line, where)
+
+
+def read_placed_trajectories(file: Path) -> Iterator[tuple[int, int, Trajectory]]:
+    """Yield the offset and the length of each line in bytes, and its episode without the environment's log.
+
+    `read_trajectories_at` reads single episodes again. Raises the same errors as `read_trajectories`.
+    """
+    offset = 0
+    for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
+        if line.strip():
+            where = f"{file}, line {number}"
+            yield offset, len(line), parse_trajectory(_parse_object(line, where), (), where)
+        offset += len(line) + 1
+
+
+def read_trajectories_at(file: Path, offsets: Iterable[int]) -> Iterator[Trajectory]:
+    """Yield the episodes of the lines that start at these offsets in bytes, with the environment's log. Raises the same
+    errors as `read_trajectories`."""
+    transitions = _transitions(file.parent.parent / "environment" / file.name)
+    with file.open("rb") as stream:
+        for offset in offsets:
+            stream.seek(offset)
+            where = f"{file}, byte {offset}"
+            row = _parse_object(stream.readline(), where)
+            yield parse_trajectory(row, transitions.get(str(row.get("id")), ()), where)
+
+
+def _parse_object(line: str | bytes, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{where}: {error}; every line must be a JSON object. Fix the line, or remove it.") from error
+    if not isinstance(row, dict):
+        shown = line if isinstance(line, str) else line.decode("utf-8", "replace")
+        raise DataError(f"{where}: {shown[:80]} is not a JSON object; every line must be a JSON object.")
+    return row
 
 
 RESUMED = "training/resumed"

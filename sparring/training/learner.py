@@ -111,34 +111,10 @@ class TorchLearner:
         if objective.is_three_policy and old_logprobs is not None:
             old_batches = self._microbatches(with_values(batch, old_logprobs))
         for microbatch, old_batch in zip(self._microbatches(batch), old_batches, strict=False):
-            logprobs_M, entropies_M = self._forward(microbatch, with_entropy_gradient=objective.entropy_coef > 0)
-            sampled_M = self._masked(microbatch, "sampled_logprobs")
-            references = (self._reference(microbatch),) if objective.kl_coef > 0 else ()
-            if not objective.is_three_policy:
-                before_M = sampled_M
-            else:
-                before_M = logprobs_M.detach() if old_batch is None else self._masked(old_batch, "sampled_logprobs")
-            tokens = Tokens(
-                logprobs_M=logprobs_M,
-                old_M=before_M,
-                advantages_M=self._masked(microbatch, "advantages"),
-                trajectory_M=torch.tensor(trajectory_indices(microbatch), device=self._policy.device),
-            )
-            loss_M, effects = objective(
-                tokens, sampled_M=sampled_M, entropies_M=entropies_M, reference_M=references[0] if references else None
-            )
-            loss = (loss_M * self._masked(microbatch, "weights")).sum()
-            if not torch.isfinite(loss):
-                self._optimizer.zero_grad()
-                raise DataError(
-                    f"the loss of a microbatch of {microbatch.num_trained_tokens} tokens is {loss.item()}; nothing was "
-                    "trained on it. Lower optimizer.learning_rate, or resume from the last checkpoint."
-                )
-            fault_point("learner.forward")
-            loss.backward()
-            total += loss.item()
+            loss, values, effects = self._backward(objective, microbatch, old_batch)
             fault_point("learner.microbatch")
-            played.append((logprobs_M.detach(), sampled_M, entropies_M.detach(), *references))
+            total += loss
+            played.append(values)
             for name, effect_M in effects.items():
                 per_token.setdefault(name, []).append(effect_M)
         num_tokens = self._num_computed - num_before
@@ -155,6 +131,44 @@ class TorchLearner:
             if not objective.is_supervised:  # a demonstration was not sampled by a policy
                 metrics |= {name: value.item() for name, value in policy_metrics(logprobs_M, sampled_M).items()}
         return {f"training/{name}": value for name, value in metrics.items()}
+
+    def _backward(
+        self, objective: Objective, microbatch: TrainingBatch, old_batch: TrainingBatch | None
+    ) -> tuple[float, tuple[Tensor, ...], dict[str, Tensor]]:
+        """Add the gradient of one microbatch. Return its loss, its values [M] (log-probabilities, sampled
+        log-probabilities, entropies and, with a KL term, reference log-probabilities), and the effects [M] of the
+        objective.
+
+        Nothing that is returned refers to the graph. Its nodes would stay between the freed activations, and the next
+        microbatch could not use that memory again.
+        """
+        logprobs_M, entropies_M = self._forward(microbatch, with_entropy_gradient=objective.entropy_coef > 0)
+        sampled_M = self._masked(microbatch, "sampled_logprobs")
+        references = (self._reference(microbatch),) if objective.kl_coef > 0 else ()
+        if not objective.is_three_policy:
+            before_M = sampled_M
+        else:
+            before_M = logprobs_M.detach() if old_batch is None else self._masked(old_batch, "sampled_logprobs")
+        tokens = Tokens(
+            logprobs_M=logprobs_M,
+            old_M=before_M,
+            advantages_M=self._masked(microbatch, "advantages"),
+            trajectory_M=torch.tensor(trajectory_indices(microbatch), device=self._policy.device),
+        )
+        loss_M, effects = objective(
+            tokens, sampled_M=sampled_M, entropies_M=entropies_M, reference_M=references[0] if references else None
+        )
+        loss = (loss_M * self._masked(microbatch, "weights")).sum()
+        if not torch.isfinite(loss):
+            self._optimizer.zero_grad()
+            raise DataError(
+                f"the loss of a microbatch of {microbatch.num_trained_tokens} tokens is {loss.item()}; nothing was "
+                "trained on it. Lower optimizer.learning_rate, or resume from the last checkpoint."
+            )
+        fault_point("learner.forward")
+        loss.backward()
+        values = (logprobs_M.detach(), sampled_M, entropies_M.detach(), *references)
+        return loss.item(), values, {name: effect_M.detach() for name, effect_M in effects.items()}
 
     @releases_threads
     def optim_step(self, learning_rate: float) -> dict[str, float]:

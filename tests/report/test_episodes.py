@@ -1,9 +1,12 @@
 """Which episodes a page has, in which order, and what it shows of each."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sparring.report.episode_index import EpisodeIndex
 from sparring.report.episodes import Episodes, episodes
 from sparring.report.reading import read_run
 from sparring.types import Outcome
@@ -116,3 +119,42 @@ def test_every_split_is_shown_with_its_step(tmp_path: Path, name: str) -> None:
     run.log(played={name: [episode(f"{split}/p/a/0.0", reward=1.0, score=1.0)]})
     (found,) = shown(run).shown
     assert (found["split"], found["number"]) == (split, int(number))
+
+
+def test_an_index_reads_a_file_again_only_after_it_has_changed_and_gives_the_same_episodes(tmp_path: Path) -> None:
+    run, index = StoredRun(tmp_path), EpisodeIndex()
+
+    def step(number: int, score: float) -> None:
+        played = [episode(f"train/{number}/a/{place}.0", reward=score, score=score) for place in range(2)]
+        run.log(played={f"train-{number}": played})
+
+    def same() -> Episodes:
+        record = read_run(run.path)
+        found, fresh = episodes(record, index=index), episodes(record)
+        assert found == fresh
+        return found
+
+    step(1, 0.0)
+    assert len(same().shown) == 2
+    first = run.path / "trajectories" / "train-1.jsonl"
+    before = first.stat()
+    # With its size and time unchanged, the damaged file is not read again.
+    content = first.read_bytes()
+    first.write_bytes(b"x" * len(content))
+    os.utime(first, ns=(before.st_atime_ns, before.st_mtime_ns))
+    step(2, 1.0)
+    assert len(episodes(read_run(run.path), index=index).shown) == 4
+    # A changed file is read again.
+    step(1, 1.0)
+    assert [one["right"] for one in same().shown] == [True] * 4
+
+
+def test_the_tokens_of_an_earlier_page_are_not_kept_where_they_no_longer_fit(tmp_path: Path) -> None:
+    run, index = StoredRun(tmp_path), EpisodeIndex()
+    run.log(played={"train-1": [episode("train/1/a/0.0", reward=1.0, score=1.0)]})
+    record = replace(read_run(run.path), vocabulary=["a"] * 300)
+    (before,) = episodes(record, index=index).shown
+    assert "tokens" in before["turns"][0]
+    none = episodes(record, index=index, max_token_bytes=0)
+    assert none.without_tokens == 1
+    assert "tokens" not in none.shown[0]["turns"][0]
