@@ -63,6 +63,7 @@ class FrozenHeadLogprobs(torch.autograd.Function):
                 odds *= mean_score[:, None] - kept
                 slope = project_back(odds.to(dtype), head_V_H).float() / (total * temperatures_M[part])[:, None]
                 derivatives[1][part] = slope.to(hidden_M_H.dtype)
+            del scores, odds, kept  # before the next chunk is computed
         ctx.save_for_backward(*derivatives)
         return logprobs_M, entropies_M
 

@@ -8,9 +8,9 @@ from sparring.planning.shapes import ATTENTION, MLP, LayerShape, ModelShape
 
 LOGIT_BYTES = {True: 256 * 2**20, False: 64 * 2**20}
 """The bytes of one chunk of logits. The key is whether the output matrix is stored in another precision than the products."""
-COPIES_OF_LOGITS = {True: 1.5, False: 2.0}
-"""The number of fp32 chunks of logits that exist at once. The key is the same. Without a conversion, the next chunk is
-computed while the last one still exists; with one, the converted blocks take half a chunk."""
+COPIES_OF_LOGITS = {True: 1.5, False: 1.0}
+"""The number of fp32 chunks of logits that exist at once. The key is the same. With a conversion, the converted blocks
+take half a chunk."""
 LEAST_HISTORY_BYTES, HISTORY_DIVISOR = 64 * 2**20, 8
 """The bytes of the logits that the engine keeps of recent histories, or this part of the KV cache if it is more."""
 SMALLEST_PACKED = 2**19
