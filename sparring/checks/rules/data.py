@@ -6,158 +6,36 @@ import difflib
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
-from sparring.checks.evidence.answer_forms import canonical, get_text, parse_object
-from sparring.checks.evidence.legal_calls import make_policies
+from sparring.checks.evidence.answer_forms import canonical, parse_object
+from sparring.checks.evidence.placed_tasks import (
+    SPLITS,
+    Placed,
+    differ_by_seed,
+    get_prompt_text,
+    identify,
+    place_tasks,
+)
 from sparring.checks.evidence.reference_episodes import find_references
 from sparring.checks.evidence.scripted_episodes import clip
-from sparring.checks.evidence.similarity import find_near_pairs, normalize_text
-from sparring.checks.evidence.subject import Subject, write_transcript
-from sparring.data import read_tasks
+from sparring.checks.evidence.similarity import normalize_text
+from sparring.checks.evidence.subject import Subject
 from sparring.environments import Environment
 from sparring.environments.base import opened, reset
 from sparring.errors import SparringError
 from sparring.findings import Finding, Severity
-from sparring.types import Json, Task
+from sparring.types import Json
 
-EVALUATED = ("validation", "held_out")
-SPLITS = ("train", *EVALUATED)
-MUCH_CONTAMINATION = 0.05
-"""A split is useless if at least this share of its tasks are near copies of training tasks."""
-IDENTIFIES = 0.9
-"""The prompt alone identifies a task if at least this share of the training tasks have different prompts. Otherwise,
-the prompt and the fields identify it."""
-ALIKE = 0.1
-"""Seeds distinguish tasks, as in a game, if at most this share of the tasks have different prompts and fields."""
-NUM_SEEDS = 4
-"""The number of seeds with which the same actions are run, to see whether a seed changes anything."""
 MANY_DUPLICATES = 0.01
 RESET_SECONDS = 3.0
 NUM_SHOWN = 5
-_ROW_COLUMNS = re.compile(r"(?i)^(id|uid|uuid|index|idx|row|row_?id|number|split|source|file|name|.*_id)$")
 _MOJIBAKE = re.compile("�|Ã[\x80-\xbf©¨¤¶¼]|â€[™œ“”\x9d]|Â[\xa0°»«]|[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _UNFILLED = re.compile(r"\{\{?\s*([A-Za-z_]\w*)\s*\}\}?")
 _NO_VALUE = re.compile(
     r"(?:[:=]\s*|\b(?:is|item|of|for) )(nan|NaN|None|<NA>|NULL|undefined|\[object Object\])(?=[\s.,;!?]|$)"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A task and its location: its split, and its row in its file or list, counted from 1."""
-
-    split: str
-    row: int
-    task: Task
-
-    @property
-    def shown(self) -> dict[str, Json]:
-        return {
-            "split": self.split,
-            "row": self.row,
-            "task": self.task.id,
-            "prompt": clip(get_prompt_text(self.task), 160),
-        }
-
-
-def place_tasks(subject: Subject) -> list[Placed]:
-    """Return every task of every split with its location."""
-    rows: dict[str, dict[str, int]] = {}
-    for split in SPLITS:
-        # A recipe that only evaluates has no training tasks, neither named nor split off.
-        source = getattr(subject.config.data, split) or subject.config.data.train or ""
-        if source and ":" not in source and source not in rows:
-            path = subject.folder / Path(source)
-            rows[source] = {task.id: row for row, task in enumerate(read_tasks(path), start=1)}
-        rows[split] = rows.get(source, {})
-    return [
-        Placed(split, rows[split].get(task.id, number), task)
-        for split in SPLITS
-        for number, task in enumerate(getattr(subject.tasks, split), start=1)
-    ]
-
-
-def get_prompt_text(task: Task) -> str:
-    """Return the task's prompt, or its fields if the environment writes the prompt from them."""
-    return "\n".join(map(get_text, task.messages)) or canonical(dict(task.fields))
-
-
-async def contamination(subject: Subject) -> Iterable[Finding]:
-    """No task of the validation or held-out split is also a training task, either exactly or nearly word for word.
-
-    The rule compares prompts by their distinctive words, ignoring case, punctuation and filler words. Tasks from one
-    template about different items are therefore treated as different. So do equal questions about different data with
-    different answers. Tasks that differ only in their seed, as in a game, are compared by their seeds. The rule warns
-    if the same actions give the same conversation for several of these seeds, because these tasks are then one task.
-    Split the data by the entity that must not be known from training (customer, item, document), not by row.
-    """
-    everything = place_tasks(subject)
-    train = [one for one in everything if one.split == "train"]
-    if _differ_by_seed(subject):
-        sizes = Counter(one.split for one in everything)
-        return [
-            *_contaminated(_same_seeds(everything), sizes, "the same as"),
-            *await _find_equal_episodes(subject, sizes),
-        ]
-    by_prompt = len({normalize_text(get_prompt_text(one.task)) for one in train}) >= IDENTIFIES * len(train)
-    known = {_identity(one.task, by_prompt): one for one in reversed(train)}
-    references = await find_references(subject)
-    graded = set() if references is None else {path[0] for path in references.read}
-    exact: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
-    left = []
-    for one in everything:
-        if one.split != "train":
-            original = known.get(_identity(one.task, by_prompt))
-            if original is not None and _has_same_answer(original.task, one.task, graded):
-                exact[one.split].append((original, one))
-            else:
-                left.append(one)
-    compared = [*train, *left]
-    near: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
-    for pair in find_near_pairs(
-        [get_prompt_text(one.task) for one in compared], [one.split == "train" for one in compared]
-    ):
-        original, one = compared[pair.left], compared[pair.right]
-        names = graded if by_prompt else {name for name in original.task.fields if not _ROW_COLUMNS.match(name)}
-        if _seed(original.task) == _seed(one.task) and all(
-            canonical(original.task.fields.get(name)) == canonical(one.task.fields.get(name)) for name in names
-        ):
-            near[one.split].append((original, one))
-    sizes = Counter(one.split for one in everything)
-    return [*_contaminated(exact, sizes, "the same as"), *_contaminated(near, sizes, "nearly the same as")]
-
-
-def _has_same_answer(one: Task, other: Task, graded: Iterable[str]) -> bool:
-    """Return True if grading requires the same answer in both tasks. The same question about different data is a
-    different task."""
-    return all(canonical(one.fields.get(name)) == canonical(other.fields.get(name)) for name in graded)
-
-
-def _contaminated(
-    pairs: Mapping[str, Sequence[tuple[Placed, Placed]]], sizes: Mapping[str, int], how: str
-) -> Iterator[Finding]:
-    for split, found in pairs.items():
-        is_exact = how == "the same as"
-        is_much = len(found) >= max(2, MUCH_CONTAMINATION * sizes[split])
-        yield Finding(
-            rule="data.contamination",
-            severity=Severity.ERROR if is_exact or is_much else Severity.WARNING,
-            symptom=f"{len(found)} of the {sizes[split]} tasks of {split} are {how} training tasks "
-            f"(row {found[0][1].row} is {how} row {found[0][0].row} of train).",
-            evidence={
-                "split": split,
-                "tasks": len(found),
-                "of": sizes[split],
-                "pairs": [{"train": original.shown, split: one.shown} for original, one in found[:NUM_SHOWN]],
-            },
-            change="Remove these tasks from one of the splits. Split by the entity that a task is about, before you "
-            "build the tasks.",
-            confirm="Run the check again: the finding is gone.",
-        )
 
 
 async def duplicates(subject: Subject) -> Iterable[Finding]:
@@ -168,13 +46,13 @@ async def duplicates(subject: Subject) -> Iterable[Finding]:
     wrong. Results, histories and comparisons identify tasks by their id.
     """
     found = []
-    everything, by_seed = place_tasks(subject), _differ_by_seed(subject)
+    everything, by_seed = place_tasks(subject), differ_by_seed(subject)
     for split in SPLITS:
         members = [one for one in everything if one.split == split]
         found += _shared_ids(split, members)
         by_key: dict[str, list[Placed]] = defaultdict(list)
         for one in members:
-            by_key[str(one.task.seed) if by_seed else _identity(one.task, by_prompt=False)].append(one)
+            by_key[str(one.task.seed) if by_seed else identify(one.task, by_prompt=False)].append(one)
         repeated = [group for group in by_key.values() if len(group) > 1]
         surplus = sum(len(group) - 1 for group in repeated)
         if surplus and surplus >= MANY_DUPLICATES * len(members):
@@ -201,7 +79,7 @@ async def duplicates(subject: Subject) -> Iterable[Finding]:
 def _shared_ids(split: str, members: Sequence[Placed]) -> Iterator[Finding]:
     by_id: dict[str, dict[str, Placed]] = defaultdict(dict)
     for one in members:
-        by_id[one.task.id].setdefault(_identity(one.task, by_prompt=False), one)
+        by_id[one.task.id].setdefault(identify(one.task, by_prompt=False), one)
     shared = {name: list(those.values()) for name, those in by_id.items() if len(those) > 1}
     if shared:
         name, those = next(iter(shared.items()))
@@ -249,67 +127,6 @@ async def _contradictions(subject: Subject, everything: Sequence[Placed]) -> lis
             confirm="Every prompt has one answer.",
         )
     ]
-
-
-def _differ_by_seed(subject: Subject) -> bool:
-    """Return True if tasks differ only in their seeds, from which the environment derives the differences."""
-    train = subject.tasks.train
-    kinds = {_identity(task, by_prompt=False) for task in train}
-    return subject.environment_class is not None and len(kinds) <= ALIKE * len(train) and len(train) > 1 / ALIKE
-
-
-def _same_seeds(everything: Sequence[Placed]) -> dict[str, list[tuple[Placed, Placed]]]:
-    """Return, for each split, the pairs of a training task and a task of that split with the same seed."""
-    known = {one.task.seed: one for one in everything if one.split == "train"}
-    found: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
-    for one in everything:
-        if one.split != "train" and one.task.seed in known:
-            found[one.split].append((known[one.task.seed], one))
-    return found
-
-
-async def _find_equal_episodes(subject: Subject, sizes: Mapping[str, int]) -> list[Finding]:
-    """Return findings on seeds that change nothing although they should distinguish tasks."""
-    first, *others = subject.sample[:NUM_SEEDS]
-    evaluated = {split: sizes[split] for split in EVALUATED if sizes[split]}
-    if not others or not evaluated:
-        return []
-    for policy in await make_policies(subject, first):
-        played = [await subject.run_new_episode(task, policy) for task in (first, *others)]
-        if len({tuple(write_transcript(one.messages)) for one in played}) > 1:
-            return []
-    return [
-        Finding(
-            rule="data.contamination",
-            severity=Severity.WARNING,
-            symptom="The tasks differ only by their seeds, and the same actions give the same conversation with "
-            f"{len(others) + 1} of them: evaluation and training use the same task.",
-            evidence={"seeds": [task.seed for task in (first, *others)], "tasks": evaluated},
-            change="Let the environment derive the differences between tasks from the seed, or give each task "
-            "different fields (for a GymnasiumEnvironment, use `arguments_of`). If there is only this task, read its "
-            "score as memorization.",
-            confirm="The same actions give different conversations on different tasks.",
-        )
-    ]
-
-
-def _identity(task: Task, by_prompt: bool) -> str:
-    """Return a string that is the same for two equal tasks: the prompt, plus the fields if the prompt does not
-    distinguish tasks. A field that copies the seed is left out. A task without fields is identified by its seed."""
-    prompt = f"{normalize_text(get_prompt_text(task))}\n{_seed(task)}"
-    if by_prompt:
-        return prompt
-    fields = {
-        name: value
-        for name, value in task.fields.items()
-        if not (_ROW_COLUMNS.match(str(name)) and _is_scalar(value)) and (name, value) != ("seed", task.seed)
-    }
-    return f"{prompt}\n{canonical(fields)}"
-
-
-def _seed(task: Task) -> int | None:
-    """Return the seed from which the environment creates the task, or None if the task contains anything else."""
-    return None if task.fields else task.seed
 
 
 async def columns(subject: Subject) -> Iterable[Finding]:
@@ -474,7 +291,3 @@ def _odd_cells(everything: Sequence[Placed]) -> list[tuple[str, list[tuple[Place
         if texts and len(broken) * 5 <= len(texts):
             odd.append((f"a cell of JSON in {name!r} is broken", broken))
     return [(why, found) for why, found in odd if found]
-
-
-def _is_scalar(value: Json) -> bool:
-    return value is None or isinstance(value, str | int | float)

@@ -11,11 +11,11 @@ from sparring.checks.evidence.answer_forms import canonical, get_text
 from sparring.checks.evidence.grading_inputs import replace_last_message
 from sparring.checks.evidence.invited_forms import find_refused_forms
 from sparring.checks.evidence.listed_choices import find_wrong_choices
+from sparring.checks.evidence.placed_tasks import EVALUATED
 from sparring.checks.evidence.readable_values import get_user_text
 from sparring.checks.evidence.reference_episodes import ReferenceEpisodes, find_references
 from sparring.checks.evidence.scripted_episodes import Episode, clip, get_episodes, grade_episode
 from sparring.checks.evidence.subject import EXPERT, Subject
-from sparring.checks.rules.data import EVALUATED
 from sparring.checks.rules.prompt import find_example, get_prompt
 from sparring.environments import answer
 from sparring.findings import Finding, Severity

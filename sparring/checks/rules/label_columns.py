@@ -8,9 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
+from sparring.checks.evidence.placed_tasks import SPLITS, Placed, place_tasks
 from sparring.checks.evidence.reference_episodes import ReferenceEpisodes, find_references
 from sparring.checks.evidence.subject import Subject
-from sparring.checks.rules.data import SPLITS, Placed, place_tasks
 from sparring.checks.rules.ground_truth import MANY_LABELS, MANY_LISTED, NUM_SHOWN, RARE
 from sparring.checks.rules.prompt import get_prompt
 from sparring.findings import Finding, Severity
