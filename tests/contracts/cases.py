@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import string
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ VOCAB = 60
 CONTEXT = 128
 SLOW = VOCAB - 1
 """A prompt that begins with this id is sampled slowly: a turn of it takes as long as the tests need."""
-STOP = 7
+FIRST_LETTER, STOP = 8, 7
 DEVICE = os.environ.get("SPARRING_TEST_DEVICE", "cpu")
 """Where the models of the cases compute; `make gpu` sets it to cuda."""
 
@@ -42,6 +44,49 @@ class EngineCase:
     second: Weights
     is_slotted: bool = True
     """Whether it samples one turn at a time, so that a turn that is not given up delays the next."""
+
+
+@dataclass(frozen=True)
+class EngineCases:
+    """How to build an engine with the default settings, and one with settings that make its turns repeatable."""
+
+    usual: Callable[[], EngineCase]
+    strict: Callable[[], EngineCase]
+    """Builds an engine that samples in deterministic rounds and pins the weights of sessions, as far as it states that
+    it can."""
+
+
+@dataclass(frozen=True)
+class LearnerCase:
+    """How to build a learner that starts with the weights of `make_policy(lora=has_adapter)`."""
+
+    make: Callable[[], Learner]
+    has_adapter: bool
+
+
+@dataclass(frozen=True)
+class LearnerCases:
+    """A learner that trains an adapter, and one that trains all weights."""
+
+    adapter: LearnerCase
+    all_weights: LearnerCase
+
+
+class Letters:
+    """A tokenizer whose ids from `FIRST_LETTER` on are ASCII letters, and whose other ids are special."""
+
+    eos_token_id = STOP
+    all_special_ids = tuple(range(FIRST_LETTER))
+    token_bytes = (*(f"<{id}>".encode() for id in all_special_ids), *(one.encode() for one in string.ascii_letters))
+
+    def encode(self, text: str) -> list[int]:
+        return [FIRST_LETTER + string.ascii_letters.index(one) for one in text if one in string.ascii_letters]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return b"".join(self.token_bytes[id] for id in token_ids).decode()
+
+
+LETTERS = Letters()
 
 
 def make_policy(seed: int = 0, *, lora: bool = False) -> Policy:
@@ -58,12 +103,22 @@ def make_policy(seed: int = 0, *, lora: bool = False) -> Policy:
         initializer_range=0.3,
     )
     settings = LoraSettings(rank=2, alpha=4, targets=("q_proj", "v_proj", "down_proj")) if lora else None
-    return Policy(LlamaForCausalLM(config), None, device=DEVICE, max_positions=CONTEXT, lora=settings)
+    return Policy(LlamaForCausalLM(config), LETTERS, device=DEVICE, max_positions=CONTEXT, lora=settings)
 
 
 def torch_engine() -> TorchEngine:
     policy = make_policy()
-    engine = TorchEngine(policy, policy.snapshot(), max_running=1, kv_cache_tokens=1024)
+    return slow_down(TorchEngine(policy, policy.snapshot(), max_running=1, kv_cache_tokens=1024))
+
+
+def strict_torch_engine() -> TorchEngine:
+    policy = make_policy()
+    settings: dict[str, Any] = {"deterministic": True, "session_weights": "pinned"}
+    return slow_down(TorchEngine(policy, policy.snapshot(), max_running=4, kv_cache_tokens=1024, **settings))
+
+
+def slow_down(engine: TorchEngine) -> TorchEngine:
+    """Make each token of a prompt that begins with `SLOW` take 0.2 seconds."""
     forward: Any = engine._forward
     decode = forward.decode
 
@@ -85,8 +140,8 @@ def scripted_engine() -> ScriptedEngine:
     )
 
 
-def torch_learner() -> TorchLearner:
-    return TorchLearner(make_policy(lora=True), adam=AdamWSettings(grad_clip_norm=0.0), max_tokens_per_microbatch=12)
+def torch_learner(*, lora: bool = True) -> TorchLearner:
+    return TorchLearner(make_policy(lora=lora), adam=AdamWSettings(grad_clip_norm=0.0), max_tokens_per_microbatch=12)
 
 
 def weights_of(seed: int) -> Weights:
@@ -94,62 +149,71 @@ def weights_of(seed: int) -> Weights:
 
 
 @contextmanager
-def process(kind: str) -> Iterator[str]:
-    """Serve an engine or a learner of this file in a process of its own; yields its address."""
-    command = [sys.executable, "-m", "tests.contracts.process", kind]
+def process(*kinds: str) -> Iterator[list[str]]:
+    """Serve engines or learners of this file in a process of their own; yields the address of each."""
+    command = [sys.executable, "-m", "tests.contracts.process", *kinds]
     root = Path(__file__).parents[2]
     with subprocess.Popen(
         command, cwd=root, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     ) as served:
         try:
             assert served.stdout is not None
-            address = served.stdout.readline().strip()
-            assert address.startswith("http://"), f"the process of {kind} did not start"
-            yield address
+            addresses = [served.stdout.readline().strip() for _ in kinds]
+            assert all(one.startswith("http://") for one in addresses), f"the process of {kinds} did not start"
+            yield addresses
         finally:
             served.kill()
 
 
-@contextmanager
-def torch_case() -> Iterator[Callable[[], EngineCase]]:
-    yield lambda: EngineCase(torch_engine(), weights_of(0), weights_of(1))
+def engine_case(build: Callable[[], Engine], *, is_slotted: bool = True) -> Callable[[], EngineCase]:
+    return lambda: EngineCase(build(), weights_of(0), weights_of(1), is_slotted=is_slotted)
 
 
 @contextmanager
-def scripted_case() -> Iterator[Callable[[], EngineCase]]:
-    yield lambda: EngineCase(scripted_engine(), weights_of(0), weights_of(1), is_slotted=False)
+def torch_cases() -> Iterator[EngineCases]:
+    yield EngineCases(engine_case(torch_engine), engine_case(strict_torch_engine))
 
 
 @contextmanager
-def remote_case() -> Iterator[Callable[[], EngineCase]]:
-    with process("engine") as address:
-        yield lambda: EngineCase(RemoteEngine(address), weights_of(0), weights_of(1))
+def scripted_cases() -> Iterator[EngineCases]:
+    scripted = engine_case(scripted_engine, is_slotted=False)
+    yield EngineCases(scripted, scripted)
 
 
 @contextmanager
-def remote_learner_case() -> Iterator[Callable[[], Learner]]:
-    with process("learner") as address:
-        first = torch_learner().export_weights()
-
-        def fresh() -> Learner:
-            learner = RemoteLearner(address)
-            learner.load_weights(first)
-            return learner
-
-        yield fresh
+def remote_cases() -> Iterator[EngineCases]:
+    with process("engine", "strict engine") as (usual, strict):
+        yield EngineCases(engine_case(lambda: RemoteEngine(usual)), engine_case(lambda: RemoteEngine(strict)))
 
 
 @contextmanager
-def torch_learner_case() -> Iterator[Callable[[], Learner]]:
-    yield torch_learner
+def torch_learner_cases() -> Iterator[LearnerCases]:
+    yield LearnerCases(LearnerCase(torch_learner, True), LearnerCase(partial(torch_learner, lora=False), False))
 
 
-ENGINES: Mapping[str, Callable[[], AbstractContextManager[Callable[[], EngineCase]]]] = {
-    "torch": torch_case,
-    "scripted": scripted_case,
-    "remote": remote_case,
+@contextmanager
+def remote_learner_cases() -> Iterator[LearnerCases]:
+    with process("learner", "learner of all weights") as (adapter, all_weights):
+        yield LearnerCases(remote_learner_case(adapter, lora=True), remote_learner_case(all_weights, lora=False))
+
+
+def remote_learner_case(address: str, *, lora: bool) -> LearnerCase:
+    first = torch_learner(lora=lora).export_weights()
+
+    def fresh() -> Learner:
+        learner = RemoteLearner(address)
+        learner.load_weights(first)
+        return learner
+
+    return LearnerCase(fresh, lora)
+
+
+ENGINES: Mapping[str, Callable[[], AbstractContextManager[EngineCases]]] = {
+    "torch": torch_cases,
+    "scripted": scripted_cases,
+    "remote": remote_cases,
 }
-LEARNERS: Mapping[str, Callable[[], AbstractContextManager[Callable[[], Learner]]]] = {
-    "torch": torch_learner_case,
-    "remote": remote_learner_case,
+LEARNERS: Mapping[str, Callable[[], AbstractContextManager[LearnerCases]]] = {
+    "torch": torch_learner_cases,
+    "remote": remote_learner_cases,
 }

@@ -1,11 +1,13 @@
-"""An engine or a learner of the contract cases behind its HTTP server: `python -m tests.contracts.process engine`."""
+"""Engines or learners of the contract cases behind HTTP servers: `python -m tests.contracts.process engine learner`."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 
 import torch
+from starlette.applications import Starlette
 
 from sparring.engines.server import ServedModel, engine_app
 from sparring.gateway.server import Listener
@@ -13,15 +15,21 @@ from sparring.training.server import learner_app
 from tests.contracts import cases
 
 
-async def main(kind: str) -> None:
+def app_of(kind: str) -> Starlette:
+    if "learner" in kind:
+        return learner_app(cases.torch_learner(lora=kind == "learner"))
+    weights = cases.torch_learner().export_weights()
+    model = ServedModel(device=cases.DEVICE, weights=weights, base_fingerprint=lambda: "base")
+    return engine_app(cases.strict_torch_engine() if "strict" in kind else cases.torch_engine(), model=model)
+
+
+async def main(kinds: Sequence[str]) -> None:
     torch.set_num_threads(1)
-    learner = cases.torch_learner()
-    model = ServedModel(device=cases.DEVICE, weights=learner.export_weights(), base_fingerprint=lambda: "base")
-    app = engine_app(cases.torch_engine(), model=model) if kind == "engine" else learner_app(learner)
-    listener = Listener(app, "127.0.0.1", 0)
-    await listener.start()
-    print(listener.base_url, flush=True)  # noqa: T201 - the parent reads the address
+    for kind in kinds:
+        listener = Listener(app_of(kind), "127.0.0.1", 0)
+        await listener.start()
+        print(listener.base_url, flush=True)  # noqa: T201 - the parent reads the address
     await asyncio.Event().wait()
 
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(sys.argv[1:]))

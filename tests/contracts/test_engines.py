@@ -6,62 +6,16 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
 from sparring.config.sections import ENGINE_CAPABILITIES
 from sparring.errors import ConstraintError, InfrastructureError, PolicyTimeout
-from sparring.protocols import Engine
-from sparring.types import Completion, Constraint, EngineCapabilities, SampleRequest, Sampling, StopReason
-from tests.contracts.cases import CONTEXT, ENGINES, SLOW, STOP, VOCAB, EngineCase
-
-Scenario = Callable[[EngineCase], Awaitable[Any]]
-PROMPT = (3, 1, 4, 1, 5)
-
-
-@pytest.fixture(scope="module", params=ENGINES)
-def make(request: pytest.FixtureRequest) -> Iterator[Callable[[], EngineCase]]:
-    torch.set_num_threads(1)
-    with ENGINES[request.param]() as opened:
-        yield opened
-
-
-@pytest.fixture
-def run(make: Callable[[], EngineCase]) -> Callable[[Scenario], Any]:
-    """Run a scenario with an engine that samples with the case's first weights, and close it."""
-
-    def play(scenario: Scenario) -> Any:
-        async def whole() -> Any:
-            case = make()
-            try:
-                await case.engine.load_weights(case.first, case.engine.policy_version + 1)
-                return await asyncio.wait_for(scenario(case), 120)
-            finally:
-                await case.engine.close()
-
-        return asyncio.run(whole())
-
-    return play
-
-
-def asked(prompt: tuple[int, ...] = PROMPT, **changes: Any) -> SampleRequest:
-    sampling = Sampling(max_tokens=changes.pop("max_tokens", 6), temperature=changes.pop("temperature", 1.0))
-    values: dict[str, Any] = {"session_id": "s", "stop_ids": frozenset(), "seed": 11, **changes}
-    return SampleRequest(prompt_ids=prompt, sampling=sampling, **values)
-
-
-async def started(engine: Engine, request: SampleRequest) -> asyncio.Task[Completion]:
-    """Request a slow turn, and return once it runs."""
-    tokens: list[int] = []
-    turn = asyncio.create_task(engine.sample(request, tokens.append))
-    begun = time.monotonic()
-    while not tokens and time.monotonic() - begun < 1.5:  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
-    assert not turn.done()
-    return turn
+from sparring.types import Completion, Constraint, EngineCapabilities, StopReason
+from tests.contracts.cases import CONTEXT, LETTERS, SLOW, STOP, VOCAB, EngineCase
+from tests.contracts.scenarios import PROMPT, Scenario, asked, started
 
 
 def test_a_completion_adds_up(run: Callable[[Scenario], Any]) -> None:
@@ -185,8 +139,11 @@ def test_cancelling_a_turn_frees_its_slot(run: Callable[[Scenario], Any]) -> Non
 def test_a_grammar_is_followed_or_refused_before_anything_is_sampled(run: Callable[[Scenario], Any]) -> None:
     async def scenario(case: EngineCase) -> None:
         tokens: list[int] = []
-        request = asked(constraint=Constraint(grammar='start: "a"'), stop_ids=frozenset({STOP}))
-        if not case.engine.capabilities.constrained_sampling:
+        request = asked(constraint=Constraint(grammar='start: "ab"'), stop_ids=frozenset({STOP}))
+        if case.engine.capabilities.constrained_sampling:
+            completion = await case.engine.sample(request, tokens.append)
+            assert completion.token_ids == (*LETTERS.encode("ab"), STOP)
+        else:
             with pytest.raises(ConstraintError):
                 await case.engine.sample(request, tokens.append)
             assert tokens == []
