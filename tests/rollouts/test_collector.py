@@ -194,16 +194,17 @@ class Mine(Environment):
 def test_a_call_that_returns_within_the_overtime_shows_that_nothing_hangs() -> None:
     # 3.3 s: 1.3 s after the end of the 2 s that the episode has, and before as many again are over.
     async def agent(task: Task, session: Session) -> AgentResult:
+        answer = await session.chat(list(task.messages), ())
         await asyncio.sleep(3.3)
-        await session.chat(list(task.messages), ())
+        await session.chat([*task.messages, answer, {"role": "user", "content": "and now?"}], ())
         raise AssertionError("a turn was taken after the end of the episode's time")
 
     with Ledger() as ledger:
         (plan,) = plans(1, group_size=1)
-        engine = ScriptedEngine(["too late"], encode=ByteTokenizer().encode)
+        engine = ScriptedEngine(["in time", "too late"], encode=ByteTokenizer().encode)
         played = asyncio.run(collector(agent, ledger, engine=engine, timeout=2.0).play_episode(plan, 0))
     assert isinstance(played, Trajectory)
-    assert played.outcome is Outcome.POLICY_TIMEOUT
+    assert (played.outcome, len(played.turns)) == (Outcome.POLICY_TIMEOUT, 1)
 
 
 def test_a_policy_that_spends_the_time_in_its_tools_is_late_and_not_lost() -> None:
