@@ -1,9 +1,9 @@
 """Compares the peak memory of one LoRA training step with the prediction of `sparring plan`, each shape in a separate
 process.
 
-The model has random weights, and an engine with a small cache holds the first version. The learner takes one step on a
-batch of one sequence: gradient, optimizer and export. The peak is the value that the kernel reports (VmHWM). `--shapes`
-selects some of the shapes. The largest one takes the most time.
+The model has random weights, and an engine with a small cache holds the first version. The learner takes one step on two
+sequences, each a microbatch of its own: gradient, optimizer and export. The peak is the value that the kernel reports
+(VmHWM). `--shapes` selects some of the shapes. The largest one takes the most time.
 """
 
 from __future__ import annotations

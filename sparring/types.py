@@ -159,7 +159,8 @@ class Completion:
     fingerprint: str
     """The content hash of the weights of the last version."""
     num_computed_tokens: int
-    """The number of tokens that went through the model for this turn: new prompt tokens plus sampled tokens."""
+    """The number of prompt tokens and sampled tokens that went through the model for this turn. Tokens that another turn
+    computed, or whose logits were kept, do not count, so the number may be 0."""
     removed_mass: float = 0.0
     """The largest probability, in [0, 1] and after the temperature, that the constraint removed at any token."""
 

@@ -1,5 +1,7 @@
 """TRL's side: trains the same recipe with `GRPOTrainer` and an environment factory."""
 
+# pyright: reportMissingImports=false
+# TRL and datasets come with the extra "benchmarks", which the checks of the code do not install.
 from __future__ import annotations
 
 import argparse

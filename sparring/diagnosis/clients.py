@@ -40,7 +40,7 @@ def refused(observed: Observed) -> Iterable[Finding]:
         },
         change="Remove or change these parts of the client's requests; docs/gateway.md lists what the gateway accepts.",
         confirm="rollout/refused_requests is 0.",
-        step=observed.history.last_step if observed.history.steps else 0,
+        step=observed.history.last_step,
         confirm_after=LATE_STEPS,
     )
 

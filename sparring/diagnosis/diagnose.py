@@ -190,7 +190,7 @@ def diagnose(run: str, observed: Observed) -> Diagnosis:
     state, headline = _verdict(run, observed, findings)
     return Diagnosis(
         run=run,
-        step=observed.history.last_step if observed.history.steps else 0,
+        step=observed.history.last_step,
         state=state,
         headline=headline,
         findings=findings,

@@ -60,12 +60,11 @@ def stalled(observed: Observed) -> Iterable[Finding]:
         yield Finding(
             rule="system.stalled",
             severity=Severity.ERROR,
-            symptom="the process of the run ended unexpectedly after step "
-            f"{observed.history.last_step if observed.history.steps else 0}.",
+            symptom=f"the process of the run ended unexpectedly after step {observed.history.last_step}.",
             evidence={"status": progress.status, "seconds": round(progress.seconds_since_last, 1)},
             change="Continue it from its newest checkpoint: `sparring train --resume RUN`.",
             confirm="`sparring runs show RUN` shows `running`, and new steps are reported.",
-            step=observed.history.last_step if observed.history.steps else 0,
+            step=observed.history.last_step,
         )
         return
     steps = observed.series("timing_s/step")
@@ -120,7 +119,7 @@ def failures(observed: Observed) -> Iterable[Finding]:
         else "Fix the environment: read the errors that it raised (they are in the ledger). `sparring check RECIPE --only "
         "environment` runs it without the model.",
         confirm="Less than 1 % of the attempts fail (rollout/failed_attempts falls).",
-        step=observed.history.last_step if observed.history.steps else 0,
+        step=observed.history.last_step,
         settings=possible(observed.config, {"rollout.rollout_timeout": 2 * timeout}) if is_late else {},
         confirm_after=LATE_STEPS,
     )
@@ -345,7 +344,6 @@ def window(observed: Observed) -> Iterable[Finding]:
     bound, width = config.rollout.max_steps_off_policy, config.rollout.staleness_window
     if bound == 0 or config.start_allowance > 0:
         return
-    waited = fmean(one.metrics.get("timing_s/rollout", 0.0) for one in observed.trained[-LATE_STEPS:] or [])
     yield Finding(
         rule="system.window",
         severity=Severity.WARNING,
@@ -355,7 +353,7 @@ def window(observed: Observed) -> Iterable[Finding]:
             "staleness_window": width,
             "max_steps_off_policy": bound,
             "start_allowance": config.start_allowance,
-            "timing_s/rollout": round(waited, 2),
+            "timing_s/rollout": round(observed.now("timing_s/rollout"), 2),
         },
         change=f"Let rollouts continue while a step is learned: set rollout.max_steps_off_policy to {bound + 1}.",
         confirm="timing_s/rollout takes a smaller share of timing_s/step, and steps are shorter.",

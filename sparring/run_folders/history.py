@@ -192,8 +192,8 @@ class History:
 
     @property
     def last_step(self) -> int:
-        """The last step. Raises LookupError before the first step."""
-        return self._steps[-1].step
+        """The last step, or 0 before the first step."""
+        return self._steps[-1].step if self._steps else 0
 
     def add(
         self,

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from sparring.engines.scripted import ScriptedEngine
 from sparring.protocols import Engine
-from sparring.types import Completion, Constraint
+from sparring.types import Completion, Constraint, EngineCapabilities
 from tests.contracts.cases import LETTERS, SLOW, STOP, VOCAB, EngineCase
 from tests.contracts.scenarios import PROMPT, Scenario, asked, require, started
+
+
+def test_an_engine_that_computes_tokens_has_every_capability(run: Callable[[Scenario], Any]) -> None:
+    """Otherwise, a capability that got lost would only show as a skipped test."""
+
+    async def scenario(case: EngineCase) -> None:
+        if not isinstance(case.engine, ScriptedEngine):
+            assert case.engine.capabilities == EngineCapabilities(
+                **{field.name: True for field in dataclasses.fields(EngineCapabilities)}
+            )
+
+    run(scenario)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])

@@ -496,6 +496,11 @@ def test_steps_whose_turns_a_form_overruled_ask_to_teach_the_form_and_no_other_m
     assert "temperature" in found(0.0).change
 
 
+def test_a_window_is_reported_before_the_first_step() -> None:
+    more = ["rollout.max_steps_off_policy=1", "rollout.staleness_window=2"]
+    assert "system.window" in diagnose_run(run(steps=0, more=more))
+
+
 def test_training_does_not_run_ahead_of_an_environment_that_takes_nearly_all_of_a_step() -> None:
     def starved(rollout: float, *more: str) -> Finding:
         shown = {"timing_s/rollout": rollout, "timing_s/step": 7.0}

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sparring.config import validate
 from sparring.errors import ServiceError
 from sparring.ledger import Ledger, RolloutState
 from sparring.rollouts import GroupPlan, Pacing, Scheduler
@@ -180,6 +181,11 @@ def test_an_environment_that_is_down_stops_the_run_before_the_data_is_used_up() 
 def test_a_window_wider_than_the_bound_allows_is_refused() -> None:
     # W = 5, P = 2: a group may wait ceil(4 / 2) = 2 steps.
     assert start_allowance(max_steps_off_policy=3, window=5, groups_per_step=2) == 1
+    config = validate(
+        {"environment": {"target": "a:B"}, "reward": {"reward": "a:b"}},
+        ["rollout.max_steps_off_policy=3", "rollout.staleness_window=5", "batch.global_batch_size=2"],
+    )
+    assert config.start_allowance == 1  # what checks and diagnosis report
     with pytest.raises(ValueError, match="staleness_window"):
         start_allowance(max_steps_off_policy=1, window=5, groups_per_step=2)
 

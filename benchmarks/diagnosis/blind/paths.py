@@ -44,7 +44,7 @@ def path(keys: Sequence[str]) -> str:
 
 def traced(task: Task, hops: int | None = None) -> list[Message]:
     """Follow this many hops, or all hops of the task if no number is given, and name the path."""
-    hops = task.fields["hops"] if hops is None else hops
+    hops = int(task.fields["hops"]) if hops is None else hops
     return [*walk(task, hops)[0], answer(path(way(task, hops)))]
 
 

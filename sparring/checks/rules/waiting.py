@@ -9,8 +9,8 @@ from sparring.checks.evidence.subject import Subject
 from sparring.findings import Finding, Severity
 
 SLOW_SECONDS = 1.0
-"""The mean time of the tools of an episode from which the rounds of a deterministic engine cost much. On two cores, the
-episodes of a model with 135 M parameters take about as long."""
+"""The mean time of the expert's episodes, in seconds, from which the rule warns. The policy takes no time in these
+episodes."""
 AGAIN = "Run `sparring check RECIPE --only budgets` again: the finding is gone."
 
 
@@ -48,8 +48,8 @@ async def slow_tools(subject: Subject) -> Iterable[Finding]:
     """Episodes do not wait for each other's slow tools.
 
     A synchronous run samples in deterministic rounds by default: no turn starts until every open episode asks for one.
-    The slowest tool call of a round then delays all episodes. The rule measures how long the tools take in the expert's
-    episodes and warns if this is more than a second per episode. Allow tokens that are one step old, or give up the
+    The slowest tool call of a round then delays all episodes. The rule measures how long the expert's episodes take,
+    with reset and tools, and warns if this is more than a second per episode. Allow tokens that are one step old, or give up the
     rounds, unless you need runs that repeat exactly. There is no warning if the recipe sets `engine.deterministic`.
     """
     config = subject.config
@@ -60,14 +60,14 @@ async def slow_tools(subject: Subject) -> Iterable[Finding]:
         for task in subject.sample
         if (expert := subject.expert(task)) is not None
     ]
-    if fmean(seconds) <= SLOW_SECONDS:
+    if not seconds or fmean(seconds) <= SLOW_SECONDS:
         return []
     return [
         Finding(
             rule="budgets.slow_tools",
             severity=Severity.WARNING,
-            symptom=f"the tools take {fmean(seconds):.1f} s per episode (at most {max(seconds):.1f} s), and in the rounds of "
-            "synchronous training, all episodes wait for the slowest one.",
+            symptom=f"the environment takes {fmean(seconds):.1f} s per episode (at most {max(seconds):.1f} s), and in the "
+            "rounds of synchronous training, all episodes wait for the slowest one.",
             evidence={
                 "mean_seconds": round(fmean(seconds), 2),
                 "longest_seconds": round(max(seconds), 2),

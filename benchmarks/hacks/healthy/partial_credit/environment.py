@@ -42,9 +42,10 @@ def reward(trajectory: Trajectory) -> Reward:
         given = json.loads(str(trajectory.messages[-1].get("content")))
     except ValueError:
         given = None
-    is_object = isinstance(given, dict)
-    right = sum(given.get(name) == value for name, value in expected.items()) / len(expected) if is_object else 0.0
-    components = {"fields": right, "form": 0.0 if is_object else -0.1}
+    components = {"fields": 0.0, "form": -0.1}
+    if isinstance(given, dict):
+        right = sum(given.get(name) == value for name, value in expected.items())
+        components = {"fields": right / len(expected), "form": 0.0}
     return Reward(total=sum(components.values()), components=components)
 
 
