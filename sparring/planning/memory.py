@@ -16,7 +16,9 @@ LEAST_HISTORY_BYTES, HISTORY_DIVISOR = 64 * 2**20, 8
 SMALLEST_PACKED = 2**19
 """The fewest elements of a matrix that decoding on the CPU reads from a packed copy."""
 PROCESS_BYTES = 0.45e9
-"""The memory of a process with torch and transformers on the CPU. On a GPU, the share that a plan leaves free covers it."""
+"""The memory of a process with torch and transformers on the CPU."""
+FRAGMENTATION = 0.14
+"""The free memory between activations that glibc cannot use again, as a share of them (measured with SmolLM2-135M)."""
 PRODUCT_BUFFERS = 0.6
 """The buffers of the CPU's matrix products, as a share of the output matrix (measured with three vocabulary sizes)."""
 
@@ -64,6 +66,7 @@ def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
     trained = trained_parameters(shape, settings)
     copies = _copies_bytes(shape, settings)
     cache = sum(layer.count * _cached(layer, settings) for layer in shape.layers)
+    activations = activation_bytes(shape, settings)
     lines = (
         Line(name="weights", bytes=shape.parameters * settings.base_bytes, key="model.name"),
         Line(name="weights of the engine", bytes=copies, key="model.lora_merged"),
@@ -85,12 +88,20 @@ def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
             key="engine.kv_cache_tokens",
         ),
         Line(name="outputs of frozen layers", bytes=_trunk_bytes(shape, settings), key="model.lora_layers"),
-        Line(name="activations", bytes=activation_bytes(shape, settings), key="optimizer.max_tokens_per_microbatch"),
+        Line(name="activations", bytes=activations, key="optimizer.max_tokens_per_microbatch"),
         Line(name="logits", bytes=_logit_bytes(shape, settings), key="optimizer.max_tokens_per_microbatch"),
     )
-    buffers = PRODUCT_BUFFERS * shape.vocab_size * shape.hidden_size * settings.compute_bytes
-    process = () if settings.is_cuda else (Line(name="process", bytes=PROCESS_BYTES + buffers, key="run.num_threads"),)
+    process = () if settings.is_cuda else _process_lines(shape, settings, activations)
     return tuple(line for line in (*lines, *process) if line.bytes)
+
+
+def _process_lines(shape: ModelShape, settings: Settings, activations: float) -> tuple[Line, ...]:
+    """Return what a process on the CPU needs besides its tensors. On a GPU, the share that a plan leaves free covers it."""
+    buffers = PRODUCT_BUFFERS * shape.vocab_size * shape.hidden_size * settings.compute_bytes
+    return (
+        Line(name="fragmentation", bytes=FRAGMENTATION * activations, key="optimizer.max_tokens_per_microbatch"),
+        Line(name="process", bytes=PROCESS_BYTES + buffers, key="run.num_threads"),
+    )
 
 
 def trained_parameters(shape: ModelShape, settings: Settings) -> int:

@@ -86,6 +86,9 @@ def test_the_lines_of_a_tiny_model_by_hand() -> None:
     assert lines["activations"] == 10 * 2 * (2 * saved + 3 * 16 + 5 * 8)
     assert activation_bytes(shape, settings(checkpointing=True)) == 10 * 2 * (2 * 8 + saved + 3 * 16 + 5 * 8)
     assert lines["logits"] == 4 * 10 * 10
+    assert "fragmentation" not in lines
+    on_the_cpu = {line.name: line.bytes for line in memory_lines(shape, settings(is_cuda=False))}
+    assert on_the_cpu["fragmentation"] == pytest.approx(0.14 * lines["activations"])
     # A base in fp32 for products in bf16: the converted half of a chunk and one chunk.
     converted = {line.name: line.bytes for line in memory_lines(shape, settings(base_bytes=4))}
     assert converted["logits"] == 1.5 * 4 * 10 * 10
