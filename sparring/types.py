@@ -167,7 +167,8 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCapabilities:
-    """What an engine can do. Rules, sessions and the training loop check these fields, never an engine's class or name.
+    """What an engine does with its present settings. Rules, sessions and the training loop check these fields, never an
+    engine's class or name.
 
     The defaults describe an engine that answers in messages and has none of these capabilities.
     """
@@ -175,9 +176,10 @@ class EngineCapabilities:
     reports_token_ids: bool = False
     """The engine's answers contain the sampled ids and their log-probabilities. Training needs both."""
     pins_weights: bool = False
-    """An episode can keep the weights of its first turn (`rollout.session_weights = "pinned"`)."""
+    """An episode keeps the weights of its first turn (`rollout.session_weights = "pinned"`)."""
     deterministic_rounds: bool = False
-    """The engine can sample in rounds that depend only on the seed, so that a run can be repeated bit for bit."""
+    """The engine samples in rounds that depend only on the seed, so that a run can be repeated bit for bit
+    (`engine.deterministic`)."""
     constrained_sampling: bool = False
     """The engine can constrain an answer to a grammar."""
     reports_removed_mass: bool = False

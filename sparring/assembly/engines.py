@@ -105,7 +105,7 @@ def connect_learner(config: Config, weights: Weights) -> Learner:
 
 
 def _check_capabilities(config: Config, can: EngineCapabilities, address: str) -> None:
-    """Raise ServiceError if the engine cannot do what the recipe needs."""
+    """Raise ServiceError if the engine does not do what the recipe needs."""
     needs = {
         "report token ids": (True, can.reports_token_ids),
         "sample in rounds that depend on the seed only (engine.deterministic)": (
@@ -120,5 +120,6 @@ def _check_capabilities(config: Config, can: EngineCapabilities, address: str) -
     for what, (is_needed, is_there) in needs.items():
         if is_needed and not is_there:
             raise ServiceError(
-                f"the engine at {address} cannot {what}, but the recipe needs this; change the engine or the recipe."
+                f"the engine at {address} does not {what}, but the recipe needs this; serve the engine with the same setting, "
+                "or change the recipe."
             )

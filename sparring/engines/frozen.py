@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 from sparring.engines.turns import Version
@@ -51,7 +52,8 @@ class FrozenEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        return self._engine.capabilities
+        """Those of the underlying engine, except that a session's next turn uses the newest weights of `load_weights`."""
+        return replace(self._engine.capabilities, pins_weights=False)
 
     @property
     def policy_version(self) -> int:

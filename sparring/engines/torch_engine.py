@@ -111,8 +111,8 @@ class TorchEngine:
         has_grammars = self._decode_text is not None
         return EngineCapabilities(
             reports_token_ids=True,
-            pins_weights=True,
-            deterministic_rounds=True,
+            pins_weights=self._is_pinned,
+            deterministic_rounds=self._deterministic,
             constrained_sampling=has_grammars,
             reports_removed_mass=has_grammars,
             scores_given_ids=True,

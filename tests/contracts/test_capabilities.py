@@ -17,14 +17,21 @@ from tests.contracts.cases import LETTERS, SLOW, STOP, VOCAB, EngineCase
 from tests.contracts.scenarios import PROMPT, Scenario, asked, require, started
 
 
-def test_an_engine_that_computes_tokens_has_every_capability(run: Callable[[Scenario], Any]) -> None:
+def test_an_engine_that_computes_tokens_has_every_capability(run_strict: Callable[[Scenario], Any]) -> None:
     """Otherwise, a capability that got lost would only show as a skipped test."""
 
     async def scenario(case: EngineCase) -> None:
         if not isinstance(case.engine, ScriptedEngine):
-            assert case.engine.capabilities == EngineCapabilities(
-                **{field.name: True for field in dataclasses.fields(EngineCapabilities)}
-            )
+            every = EngineCapabilities(**{field.name: True for field in dataclasses.fields(EngineCapabilities)})
+            assert case.engine.capabilities == every
+
+    run_strict(scenario)
+
+
+def test_an_engine_without_settings_for_it_states_neither_rounds_nor_pins(run: Callable[[Scenario], Any]) -> None:
+    async def scenario(case: EngineCase) -> None:
+        assert not case.engine.capabilities.pins_weights
+        assert not case.engine.capabilities.deterministic_rounds
 
     run(scenario)
 

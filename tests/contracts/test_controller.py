@@ -61,7 +61,7 @@ def test_a_controller_of_a_large_model_stays_below_a_gigabyte(tmp_path: Path) ->
     recipe.write_text(recipe.read_text("utf-8").partition("[engine]")[0].replace('"full"', '"lora"'), "utf-8")
     (tmp_path / "model").mkdir()
     write_large_model(tmp_path / "model")
-    with process("engine", "learner") as (engine, learner):
+    with process("strict engine", "learner") as (engine, learner):
         places = [
             f"model.name={tmp_path / 'model'}",
             *("engine.type=remote", f"engine.base_url={engine}"),

@@ -91,6 +91,25 @@ def test_it_keeps_what_it_has_computed_of_a_conversation() -> None:
     assert asyncio.run(run()).num_computed_tokens < 12
 
 
+def test_it_does_not_state_that_it_pins_weights() -> None:
+    """Its newest weights apply to a session that has begun, although the engine pins those of the policy in training."""
+
+    async def run() -> tuple[Completion, Completion, bool]:
+        engine = TorchEngine(POLICY, FIRST, session_weights="pinned")
+        try:
+            frozen = FrozenEngine(engine, FIRST)
+            frozen.open_session("s")
+            before = await frozen.sample(request(range(1, 9)))
+            await frozen.load_weights(SECOND, 1)
+            return before, await frozen.sample(request(range(1, 9))), frozen.capabilities.pins_weights
+        finally:
+            await engine.close()
+
+    before, after, pins_weights = asyncio.run(run())
+    assert before.fingerprint != after.fingerprint
+    assert not pins_weights
+
+
 def test_without_weights_it_reports_that() -> None:
     async def run() -> None:
         engine = TorchEngine(POLICY, FIRST)
