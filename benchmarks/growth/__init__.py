@@ -1,0 +1,1 @@
+"""Seconds per training step against episodes, turns and context."""

@@ -1,0 +1,1 @@
+"""Asynchronous training compared with synchronous training where tools are slow."""
