@@ -63,10 +63,9 @@ class VLLMRoutes:
             return JSONResponse({"error": {"message": f"The lora adapter '{name}' has already been loaded."}}, 400)
         config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
         assert config["peft_type"] == "LORA"
-        file = "other" if self.faults.get("wrong_adapter") else "adapter_model.safetensors"
         tensors = load_file(folder / "adapter_model.safetensors")
-        if file == "other":
-            tensors = {key: -tensor for key, tensor in tensors.items()}
+        if self.faults.get("wrong_adapter"):
+            tensors = {key: -tensor if "lora_B" in key else tensor for key, tensor in tensors.items()}
         named = {key.replace(".weight", ".default.weight"): tensor for key, tensor in tensors.items()}
         weights = Weights(tensors=named, fingerprint=name)
         self.adapters[name] = await asyncio.to_thread(self.engine.keep, weights, 0)

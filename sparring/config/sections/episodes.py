@@ -99,15 +99,6 @@ class PolicySection(Section):
         "folder.",
     )
     base_url: str | None = Field(default=None, description="Address of the endpoint, with its /v1.")
-    base_urls: tuple[str, ...] = Field(
-        default=(), description="Addresses of vLLM servers with the recipe's base model."
-    )
-    adapters_dir: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Folder for the adapter of each version, which the vLLM servers read. None: a temporary folder of this "
-        "machine.",
-    )
     model: str | None = Field(default=None, min_length=1, description="Name of the model at the endpoint.")
     api_key_env: str | None = Field(
         default=None, description="Name of the environment variable that contains the endpoint's key."
@@ -201,6 +192,15 @@ class EngineSection(Section):
     )
     base_url: str | None = Field(
         default=None, description="Address of the endpoint, with its /v1, or of the remote engine."
+    )
+    base_urls: tuple[str, ...] = Field(
+        strict=False, default=(), description="Addresses of vLLM servers with the recipe's base model."
+    )
+    adapters_dir: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Folder for the adapter of each version, which the vLLM servers read. None: a temporary folder of this "
+        "machine.",
     )
     model: str | None = Field(default=None, min_length=1, description="Name of the model at the endpoint.")
     api_key_env: str | None = Field(
