@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparring.assembly.algorithm import Algorithm
@@ -21,6 +23,8 @@ def build_engine(config: Config, policy: Policy, weights: Weights) -> Engine:
     section = config.engine
     if section.type == "remote":
         return connect_engine(config)
+    if section.type == "vllm":
+        return connect_vllm(config, weights)
     from sparring.engines.torch_engine import TorchEngine
 
     return TorchEngine(
@@ -43,6 +47,24 @@ def connect_engine(config: Config) -> Engine:
     engine = RemoteEngine(address, api_key=key_from(config.engine.api_key_env))
     _check_capabilities(config, engine.capabilities, address)
     return engine
+
+
+def connect_vllm(config: Config, weights: Weights) -> Engine:
+    """Return an engine over the recipe's vLLM servers. Raises the same errors as `build_engine`."""
+    from sparring.engines.vllm import VLLMEngine
+    from sparring.models.adapter_files import AdapterShape
+
+    section = config.engine
+    folder = section.adapters_dir or tempfile.mkdtemp(prefix="sparring-adapters-")
+    return VLLMEngine(
+        section.base_urls,
+        shape=AdapterShape(rank=config.model.lora_rank, alpha=config.model.lora_alpha),
+        folder=Path(folder),
+        weights=weights,
+        api_key=key_from(section.api_key_env),
+        max_running=section.max_running,
+        session_weights=config.rollout.session_weights,
+    )
 
 
 def describe_remote(config: Config) -> tuple[ModelDescription, Weights] | None:

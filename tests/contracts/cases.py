@@ -6,6 +6,7 @@ import os
 import string
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -20,7 +21,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from sparring.engines.remote import RemoteEngine
 from sparring.engines.scripted import ScriptedEngine
 from sparring.engines.torch_engine import TorchEngine
-from sparring.models.policy import LoraSettings, Policy
+from sparring.engines.vllm import VLLMEngine
+from sparring.models.adapter_files import AdapterShape
+from sparring.models.policy import LoraSettings, Policy, fingerprint
 from sparring.protocols import Engine, Learner
 from sparring.training.learner import AdamWSettings, TorchLearner
 from sparring.training.remote import RemoteLearner
@@ -44,6 +47,7 @@ class EngineCase:
     second: Weights
     is_slotted: bool = True
     """Whether it samples one turn at a time, so that a turn that is not given up delays the next."""
+    scores_at_any_temperature: bool = True
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,17 @@ def torch_learner(*, lora: bool = True) -> TorchLearner:
     return TorchLearner(make_policy(lora=lora), adam=AdamWSettings(grad_clip_norm=0.0), max_tokens_per_microbatch=12)
 
 
+ADAPTER = AdapterShape(rank=2, alpha=4)
+
+
+def adapter_of(seed: int) -> Weights:
+    """Return an adapter of `make_policy(lora=True)` that changes its model, other than a new one."""
+    initial = make_policy(lora=True).snapshot()
+    random = torch.Generator().manual_seed(seed)
+    tensors = {name: torch.randn(tensor.shape, generator=random) for name, tensor in initial.tensors.items()}
+    return Weights(tensors=tensors, fingerprint=fingerprint(tensors))
+
+
 def weights_of(seed: int) -> Weights:
     return make_policy(seed).snapshot()
 
@@ -187,6 +202,21 @@ def remote_cases() -> Iterator[EngineCases]:
 
 
 @contextmanager
+def vllm_cases() -> Iterator[EngineCases]:
+    """The engine over the routes of vLLM, with adapters as weights."""
+    with process("vllm") as (address,), tempfile.TemporaryDirectory() as folder:
+
+        def build(**settings: Any) -> EngineCase:
+            first, second = adapter_of(1), adapter_of(2)
+            engine = VLLMEngine(
+                [address], shape=ADAPTER, folder=Path(folder) / "run", weights=first, max_running=1, **settings
+            )
+            return EngineCase(engine, first, second, scores_at_any_temperature=False)
+
+        yield EngineCases(build, partial(build, session_weights="pinned"))
+
+
+@contextmanager
 def torch_learner_cases() -> Iterator[LearnerCases]:
     yield LearnerCases(LearnerCase(torch_learner, True), LearnerCase(partial(torch_learner, lora=False), False))
 
@@ -212,6 +242,7 @@ ENGINES: Mapping[str, Callable[[], AbstractContextManager[EngineCases]]] = {
     "torch": torch_cases,
     "scripted": scripted_cases,
     "remote": remote_cases,
+    "vllm": vllm_cases,
 }
 LEARNERS: Mapping[str, Callable[[], AbstractContextManager[LearnerCases]]] = {
     "torch": torch_learner_cases,

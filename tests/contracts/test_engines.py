@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparring.config.sections import ENGINE_CAPABILITIES
-from sparring.errors import ConstraintError, InfrastructureError, PolicyTimeout
+from sparring.errors import ConstraintError, InfrastructureError, PolicyTimeout, ServiceError
 from sparring.types import Completion, Constraint, EngineCapabilities, StopReason
 from tests.contracts.cases import CONTEXT, LETTERS, SLOW, STOP, VOCAB, EngineCase
 from tests.contracts.scenarios import PROMPT, Scenario, asked, started
@@ -98,12 +98,20 @@ def test_a_turn_that_runs_keeps_its_weights(run: Callable[[Scenario], Any]) -> N
     assert {number for number, _ in completion.versions} == {version}
 
 
-def test_log_probabilities_of_given_ids_are_those_it_sampled_with(run: Callable[[Scenario], Any]) -> None:
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probabilities_of_given_ids_are_those_it_sampled_with(
+    run: Callable[[Scenario], Any], temperature: float
+) -> None:
     async def scenario(case: EngineCase) -> tuple[Completion, list[float] | None]:
-        completion = await case.engine.sample(asked(temperature=0.7))
+        completion = await case.engine.sample(asked(temperature=temperature))
         if not case.engine.capabilities.scores_given_ids:
             return completion, None
-        return completion, await case.engine.logprobs([*PROMPT, *completion.token_ids], 0.7)
+        ids = [*PROMPT, *completion.token_ids]
+        if temperature != 1.0 and not case.scores_at_any_temperature:
+            with pytest.raises(ServiceError, match="temperature 1 only"):
+                await case.engine.logprobs(ids, temperature)
+            return completion, None
+        return completion, await case.engine.logprobs(ids, temperature)
 
     completion, scored = run(scenario)
     if scored is not None:

@@ -48,8 +48,13 @@ def keys_of_other_learners(config: Config) -> Iterator[Conflict]:
 
 def keys_that_the_engine_needs(config: Config) -> Iterator[Conflict]:
     engine = config.engine
-    for key in {"openai": ("base_url", "model"), "remote": ("base_url",), "scripted": ("script",)}.get(engine.type, ()):
-        if getattr(engine, key) is None:
+    for key in {
+        "openai": ("base_url", "model"),
+        "remote": ("base_url",),
+        "vllm": ("base_urls",),
+        "scripted": ("script",),
+    }.get(engine.type, ()):
+        if not getattr(engine, key):
             yield Conflict(f"engine.{key}", f"is missing; engine.type = {engine.type!r} needs it.", ("engine.type",))
 
 
@@ -62,6 +67,9 @@ def invalid_endpoint(config: Config) -> Iterator[Conflict]:
     for name, section in (("engine", config.engine), ("learner", config.learner)):
         for key, message in endpoint_problems(base_url=section.base_url, api_key_env=section.api_key_env):
             yield Conflict(f"{name}.{key}", message, (f"{name}.type",))
+    for url in config.engine.base_urls:
+        for _, message in endpoint_problems(base_url=url, api_key_env=None):
+            yield Conflict("engine.base_urls", f"has an item that {message}", ("engine.type",))
 
 
 def training_keys_without_training(config: Config) -> Iterator[Conflict]:
@@ -101,6 +109,15 @@ def settings_beyond_the_engine(config: Config) -> Iterator[Conflict]:
         )
 
 
+def full_weights_with_vllm(config: Config) -> Iterator[Conflict]:
+    if config.engine.type == "vllm" and config.model.trained_weights != "lora":
+        yield Conflict(
+            "model.trained_weights",
+            "is 'full', but a vLLM engine receives its weights as adapters; set it to 'lora', or use engine.type = 'torch'.",
+            ("engine.type",),
+        )
+
+
 def deterministic_with_endpoint(config: Config) -> Iterator[Conflict]:
     endpoints = [name for name, policy in config.policies.items() if policy.role == "endpoint"]
     if config.engine.deterministic and endpoints:
@@ -133,5 +150,6 @@ RULES: tuple[ConfigRule, ...] = (
     training_keys_without_training,
     deterministic_and_asynchronous,
     settings_beyond_the_engine,
+    full_weights_with_vllm,
     deterministic_with_endpoint,
 )

@@ -103,7 +103,13 @@ class Config(Section):
         section = self.algorithm
         if section.off_policy_correction is not None:
             return section.off_policy_correction
-        return choice.default_correction(section.loss_fn, max_steps_off_policy=self.rollout.max_steps_off_policy)
+        # vLLM's kernels differ from the learner's, so even its newest tokens are slightly off-policy.
+        bound = (
+            max(1, self.rollout.max_steps_off_policy)
+            if self.engine.type == "vllm"
+            else self.rollout.max_steps_off_policy
+        )
+        return choice.default_correction(section.loss_fn, max_steps_off_policy=bound)
 
     def chosen_functions(self) -> dict[str, str]:
         """Return the names of the functions that make up the algorithm, by their keys in [algorithm]."""

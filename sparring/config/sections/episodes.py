@@ -184,14 +184,23 @@ class RolloutSection(Section):
 class EngineSection(Section):
     """The engine that samples completions. `ENGINE_KEYS` lists the keys that each engine reads."""
 
-    type: Literal["torch", "remote", "openai", "scripted"] = Field(
+    type: Literal["torch", "remote", "vllm", "openai", "scripted"] = Field(
         default="torch",
         description="What samples completions: `torch`, the model in this process; `remote`, an engine that another process "
-        "serves (`sparring engine`); `openai`, an OpenAI-compatible endpoint; or `scripted`, a script. Only `torch` and "
-        "`remote` can be trained.",
+        "serves (`sparring engine`); `vllm`, vLLM servers; `openai`, an OpenAI-compatible endpoint; or `scripted`, a "
+        "script. Only `torch`, `remote` and `vllm` can be trained.",
     )
     base_url: str | None = Field(
         default=None, description="Address of the endpoint, with its /v1, or of the remote engine."
+    )
+    base_urls: tuple[str, ...] = Field(
+        strict=False, default=(), description="Addresses of vLLM servers with the recipe's base model."
+    )
+    adapters_dir: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Folder for the adapter of each version, which the vLLM servers read. None: a temporary folder of this "
+        "machine.",
     )
     model: str | None = Field(default=None, min_length=1, description="Name of the model at the endpoint.")
     api_key_env: str | None = Field(
@@ -205,7 +214,8 @@ class EngineSection(Section):
     max_running: int = Field(
         default=64,
         ge=1,
-        description="Maximum number of turns that are decoded together, or of open requests to an endpoint.",
+        description="Maximum number of turns that are decoded together, or of open requests to an endpoint or to each vLLM "
+        "server.",
     )
     kv_cache_tokens: int = Field(default=65536, ge=64, description="Maximum tokens in the cache of keys and values.")
     prefill_chunk_tokens: int = Field(
@@ -220,6 +230,7 @@ class EngineSection(Section):
 ENGINE_KEYS: Mapping[str, frozenset[str]] = {
     "torch": frozenset({"type", "max_running", "kv_cache_tokens", "prefill_chunk_tokens", "deterministic"}),
     "remote": frozenset({"type", "base_url", "api_key_env", "deterministic"}),
+    "vllm": frozenset({"type", "base_urls", "adapters_dir", "api_key_env", "max_running"}),
     "openai": frozenset({"type", "base_url", "model", "api_key_env", "max_running"}),
     "scripted": frozenset({"type", "script"}),
 }
@@ -236,6 +247,7 @@ _TOKENS = EngineCapabilities(
 ENGINE_CAPABILITIES: Mapping[str, EngineCapabilities] = {
     "torch": _TOKENS,
     "remote": _TOKENS,
+    "vllm": EngineCapabilities(reports_token_ids=True, pins_weights=True, scores_given_ids=True),
     "openai": EngineCapabilities(),
     "scripted": EngineCapabilities(),
 }

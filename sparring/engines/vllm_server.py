@@ -1,0 +1,296 @@
+"""One vLLM server: the routes that the engine uses, and the checks of its settings.
+
+The routes are those of vLLM 0.32: `/inference/v1/generate` (token ids in and out), `/v1/load_lora_adapter`,
+`/v1/unload_lora_adapter`, `/v1/models` and `/health`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import httpx
+
+from sparring.errors import DataError, InfrastructureError, ServiceError
+from sparring.protocols import TokenCallback
+from sparring.runtime.remote import CONNECT_SECONDS, headers_of, unreachable
+from sparring.types import Json, SampleRequest
+
+LOAD_SECONDS = 600.0
+"""The longest time that loading an adapter, or scoring given ids, may take."""
+FIRST_SECONDS = 120.0
+"""The longest time that the first answer of a server may take, which is slower than later ones."""
+REST_SECONDS = 5.0
+"""How long a server that failed gets no turns while another one answers."""
+HEALTH_SECONDS = 5.0
+_MISSING_LOGPROB = -9999.0
+"""What vLLM sends instead of a log-probability that is not finite."""
+HOW_TO_START = (
+    "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora --max-lora-rank RANK "
+    "--enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm"
+)
+
+
+class Unanswered(Exception):
+    """A failure after which the same request may succeed later, or on another server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """The answer to one turn."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: str
+    num_cached: int
+    """How many prompt tokens the server had in its cache, or 0 if it does not report this."""
+
+
+@final
+class VLLMServer:
+    """The client of one server. Raises ServiceError if it does not answer, or lacks a setting that sampling needs."""
+
+    def __init__(self, base_url: str, *, api_key: str | None = None, max_running: int = 64) -> None:
+        self._base_url = base_url.rstrip("/").removesuffix("/v1")
+        self.where = f"the vLLM server at {self._base_url}"
+        self.slots = asyncio.Semaphore(max_running)
+        self._headers = headers_of(api_key)
+        self.model, self.max_context_tokens = check_server(self._base_url, self._headers)
+        self._client = httpx.AsyncClient(
+            base_url=self._base_url,
+            headers=self._headers,
+            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=max_running),
+        )
+        self._adapters: set[str] = set()
+        self._loading = asyncio.Lock()
+        self._down_until = 0.0
+
+    @property
+    def is_down(self) -> bool:
+        """Whether a request failed a short time ago."""
+        return time.monotonic() < self._down_until
+
+    async def generate(self, model: str, request: SampleRequest, on_token: TokenCallback | None) -> Generation:
+        """Sample one turn. Raises Unanswered if it may be sampled again, and InfrastructureError if it may not."""
+        body = _generate_body(model, request, stream=on_token is not None)
+        if on_token is None:
+            answer = await self._post("/inference/v1/generate", body, model=model)
+            return _read_generation([answer], answer.get("usage"), self.where)
+        return await self._stream(body, model, on_token)
+
+    async def _stream(self, body: Mapping[str, Json], model: str, on_token: TokenCallback) -> Generation:
+        chunks: list[Mapping[str, Any]] = []
+        try:
+            async with self._client.stream("POST", "/inference/v1/generate", json=body) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    self._raise_for(response, model)
+                async for line in response.aiter_lines():
+                    if not line.startswith("data:") or line.endswith("[DONE]"):
+                        continue
+                    chunk = json.loads(line.removeprefix("data:"))
+                    if "choices" not in chunk:
+                        raise ValueError(f"an error instead of tokens: {line[:300]}")
+                    chunks.append(chunk)
+                    for choice in chunk["choices"]:
+                        for token in choice["token_ids"] or ():
+                            on_token(token)
+        except (httpx.TransportError, ValueError, LookupError, TypeError) as error:
+            failure = self._failed(f"{self.where} broke off a turn ({type(error).__name__} {error})")
+            if chunks:  # the caller has tokens, which another answer would not continue
+                raise InfrastructureError(f"{failure}.") from error
+            raise failure from error
+        self._down_until = 0.0
+        return _read_generation(chunks, None, self.where)
+
+    async def score(self, model: str, token_ids: Sequence[int]) -> list[float]:
+        """Return the log-probability of each id except the first, at temperature 1."""
+        body = _score_body(model, token_ids)
+        answer = await self._post("/inference/v1/generate", body, model=model)
+        try:
+            return _scores(answer, token_ids)
+        except (LookupError, TypeError, ValueError) as error:
+            raise InfrastructureError(f"{self.where} returned no log-probabilities of given ids: {error}.") from error
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """Load an adapter unless this server has it. Raises Unanswered, and ServiceError if the server refuses it."""
+        if name in self._adapters:
+            return
+        async with self._loading:
+            if name in self._adapters:
+                return
+            body = {"lora_name": name, "lora_path": str(folder), "load_inplace": False}
+            async with asyncio.timeout(LOAD_SECONDS):
+                response = await self._send("/v1/load_lora_adapter", body)
+            if response.status_code != 200 and "already been loaded" not in response.text:
+                raise ServiceError(
+                    f"{self.where} cannot load the adapter {folder} (status {response.status_code}: {response.text[:300]}). "
+                    f"It must read this folder, and have the adapter's rank; {HOW_TO_START}."
+                )
+            self._adapters.add(name)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Unload an adapter if this server has it. A server that does not answer keeps it."""
+        if name not in self._adapters:
+            return
+        self._adapters.discard(name)
+        try:
+            async with asyncio.timeout(LOAD_SECONDS):
+                await self._send("/v1/unload_lora_adapter", {"lora_name": name})
+        except (Unanswered, TimeoutError):
+            return
+
+    async def is_healthy(self) -> bool:
+        """Return whether the server answers within seconds."""
+        try:
+            response = await self._client.get("/health", timeout=HEALTH_SECONDS)
+        except httpx.HTTPError:
+            return False
+        return response.status_code == 200
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _post(self, path: str, body: Mapping[str, Json], *, model: str) -> Mapping[str, Any]:
+        response = await self._send(path, body)
+        if response.status_code != 200:
+            self._raise_for(response, model)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise self._failed(f"{self.where} sent an answer that is not JSON") from error
+
+    async def _send(self, path: str, body: Mapping[str, Json]) -> httpx.Response:
+        try:
+            response = await self._client.post(path, json=body)
+        except (httpx.TransportError, RuntimeError) as error:  # a RuntimeError if the client is closed
+            raise self._failed(unreachable(self.where, error)) from error
+        if response.status_code < 500:
+            self._down_until = 0.0
+        return response
+
+    def _raise_for(self, response: httpx.Response, model: str) -> None:
+        """Raise the error for a status other than 200."""
+        status, text = response.status_code, response.text[:300]
+        if status == 404 and model in text:
+            self._adapters.discard(model)  # the server was started again
+            raise Unanswered(f"{self.where} does not have the adapter {model}")
+        if status in (408, 429) or status >= 500:
+            raise self._failed(f"{self.where} answered status {status}: {text}")
+        if status in (401, 403, 404):
+            raise ServiceError(f"{self.where} answered status {status}: {text}. Check the key, or {HOW_TO_START}.")
+        raise DataError(f"{self.where} refused a turn with status {status}: {text}.")
+
+    def _failed(self, problem: str) -> Unanswered:
+        self._down_until = time.monotonic() + REST_SECONDS
+        return Unanswered(problem)
+
+
+def check_server(base_url: str, headers: Mapping[str, str]) -> tuple[str, int]:
+    """Return the name of the base model and the largest number of tokens of a turn.
+
+    Raises ServiceError if the server does not answer, has no route for token ids or adapters, or reports
+    log-probabilities before the temperature.
+    """
+    where = f"the vLLM server at {base_url}"
+    try:
+        with httpx.Client(
+            base_url=base_url, headers=headers, timeout=httpx.Timeout(FIRST_SECONDS, connect=CONNECT_SECONDS)
+        ) as client:
+            models = client.get("/v1/models")
+            if models.status_code != 200:
+                raise ServiceError(
+                    f"{where} answered status {models.status_code} to /v1/models. Check address and key."
+                )
+            base = next(one for one in models.json()["data"] if not one.get("parent"))
+            if client.post("/v1/load_lora_adapter", json={}).status_code in (404, 405):
+                raise ServiceError(f"{where} loads no adapters while it runs; {HOW_TO_START}.")
+            _check_logprobs(client, base["id"], where)
+            return base["id"], int(base["max_model_len"])
+    except httpx.HTTPError as error:
+        raise ServiceError(f"{unreachable(where, error)}. Start it, and check the address.") from error
+    except (LookupError, TypeError, ValueError, StopIteration) as error:
+        raise ServiceError(f"{where} does not answer as vLLM 0.32 does ({error!r}); check the address.") from error
+
+
+def _check_logprobs(client: httpx.Client, model: str, where: str) -> None:
+    """Raise ServiceError unless the log-probability of a sampled token is that after the temperature.
+
+    At a small temperature it is near 0, while the log-probability at temperature 1 usually is not.
+    """
+    prompt, parameters = [1, 1], _sampling_params(temperature=0.05, max_tokens=1, seed=0)
+    body = {"model": model, "token_ids": prompt, "sampling_params": parameters}
+    sampled = client.post("/inference/v1/generate", json=body)
+    if sampled.status_code != 200:
+        raise ServiceError(
+            f"{where} answered status {sampled.status_code} to token ids: {sampled.text[:200]}. To fix this, {HOW_TO_START}."
+        )
+    first = _read_generation([sampled.json()], None, where)
+    ids = [*prompt, *first.token_ids]
+    before = _scores(client.post("/inference/v1/generate", json=_score_body(model, ids)).json(), ids)[-1]
+    if before < -0.05 and abs(first.logprobs[0] - before) < 1e-3:
+        raise ServiceError(f"{where} reports log-probabilities before the temperature; {HOW_TO_START}.")
+
+
+def _generate_body(model: str, request: SampleRequest, *, stream: bool) -> dict[str, Json]:
+    sampling = request.sampling
+    parameters = _sampling_params(temperature=sampling.temperature, max_tokens=sampling.max_tokens, seed=request.seed)
+    parameters["stop_token_ids"] = sorted(request.stop_ids)
+    if request.stop_texts:
+        parameters |= {"stop": list(request.stop_texts), "detokenize": True}
+    return {"model": model, "token_ids": list(request.prompt_ids), "sampling_params": parameters, "stream": stream}
+
+
+def _sampling_params(*, temperature: float, max_tokens: int, seed: int) -> dict[str, Json]:
+    # `logprobs` 0 asks for the sampled token alone. The request has all stop ids, so the model's own do not count.
+    return {
+        "temperature": temperature,
+        "top_p": 1.0,
+        "top_k": -1,
+        "max_tokens": max_tokens,
+        "seed": seed % 2**63,
+        "logprobs": 0,
+        "detokenize": False,
+        "ignore_eos": True,
+    }
+
+
+def _score_body(model: str, token_ids: Sequence[int]) -> dict[str, Json]:
+    parameters = _sampling_params(temperature=1.0, max_tokens=1, seed=0) | {"prompt_logprobs": 0}
+    return {"model": model, "token_ids": list(token_ids), "sampling_params": parameters}
+
+
+def _scores(answer: Mapping[str, Any], token_ids: Sequence[int]) -> list[float]:
+    return [
+        float(entry[str(token)]["logprob"])
+        for token, entry in zip(token_ids[1:], answer["prompt_logprobs"][1:], strict=True)
+    ]
+
+
+def _read_generation(chunks: Sequence[Mapping[str, Any]], usage: Any, where: str) -> Generation:
+    """Return the tokens of an answer, or of its chunks. Raises Unanswered for an incomplete answer, and
+    InfrastructureError if a log-probability is missing or not finite."""
+    tokens, logprobs, finish = list[int](), list[float](), None
+    try:
+        for choice in (one for chunk in chunks for one in chunk["choices"]):
+            tokens += choice["token_ids"] or ()
+            content = (choice["logprobs"] or {}).get("content") or ()
+            logprobs += [float(one["logprob"]) for one in content if one["token_id"] >= 0]
+            finish = choice["finish_reason"] or finish
+        num_cached = int(((usage or {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise InfrastructureError(f"{where} sent an answer that cannot be read: {error!r}.") from error
+    if finish not in ("stop", "length") or not tokens:
+        if len(chunks) > 1:
+            raise InfrastructureError(f"{where} ended a turn with {finish!r} after {len(tokens)} tokens.")
+        raise Unanswered(f"{where} ended a turn with {finish!r} after {len(tokens)} tokens")
+    if len(logprobs) != len(tokens) or any(not math.isfinite(one) or one <= _MISSING_LOGPROB for one in logprobs):
+        raise InfrastructureError(f"{where} returned no valid log-probability for each sampled token.")
+    return Generation(token_ids=tuple(tokens), logprobs=tuple(logprobs), finish_reason=finish, num_cached=num_cached)

@@ -1,0 +1,59 @@
+"""Write an adapter in PEFT's format from published weights, without a model. This module does not import torch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparring.models.tensor_files import write_weights
+from sparring.types import Weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterShape:
+    """What PEFT's adapter_config.json states about an adapter, besides what its tensors show."""
+
+    rank: int
+    alpha: int
+
+
+def write_adapter(weights: Weights, shape: AdapterShape, folder: Path) -> None:
+    """Write adapter_config.json and adapter_model.safetensors into a new folder.
+
+    The folder gets its name when both files are complete. The names of the tensors lose the adapter's own name,
+    `default`, as PEFT's `save_pretrained` removes it.
+    """
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    write_weights(weights, unfinished / "weights")
+    renamed = _rename_tensors(unfinished / "weights", unfinished / "adapter_model.safetensors")
+    (unfinished / "weights").unlink()
+    targets = sorted({name.rsplit(".", 3)[-3] for name in renamed})
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": shape.rank,
+        "lora_alpha": shape.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": targets,
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+    }
+    (unfinished / "adapter_config.json").write_text(json.dumps(config, indent=2), "utf-8")
+    unfinished.rename(folder)
+
+
+def _rename_tensors(source: Path, target: Path) -> list[str]:
+    """Copy a safetensors file with PEFT's names of the tensors, and return them. Only the header changes."""
+    with source.open("rb") as read, target.open("wb") as write:
+        header = json.loads(read.read(int.from_bytes(read.read(8), "little")))
+        renamed = {name.replace(".default.", "."): entry for name, entry in header.items() if name != "__metadata__"}
+        text = json.dumps(renamed).encode()
+        text += b" " * (-len(text) % 8)
+        write.write(len(text).to_bytes(8, "little") + text)
+        shutil.copyfileobj(read, write)
+    return list(renamed)

@@ -1,0 +1,305 @@
+"""The engine over vLLM servers: adapters by version, several servers, and every fault of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from safetensors.torch import load_file
+
+from sparring.config import validate
+from sparring.engines.vllm import VLLMEngine
+from sparring.errors import ConfigError, ConstraintError, DataError, InfrastructureError, PolicyTimeout, ServiceError
+from sparring.gateway.server import Listener
+from sparring.models.adapter_files import AdapterShape, write_adapter
+from sparring.types import Completion, Constraint, EngineCapabilities, SampleRequest, Sampling, StopReason
+from tests.contracts.cases import ADAPTER, SLOW, TorchEngine, adapter_of, make_policy, slow_down
+from tests.contracts.vllm_routes import VLLMRoutes
+
+FIRST, SECOND = adapter_of(1), adapter_of(2)
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparring.engines.vllm._FIRST_PAUSE_SECONDS", 0.01)
+
+
+class Served:
+    """An engine over servers that can be broken."""
+
+    def __init__(self, engine: VLLMEngine, servers: list[VLLMRoutes], listeners: list[Listener], folder: Path) -> None:
+        self.engine, self.servers, self.listeners, self.folder = engine, servers, listeners, folder
+
+
+@asynccontextmanager
+async def serve(folder: Path, number: int = 1, **settings: Any) -> AsyncIterator[Served]:
+    servers, listeners = [], []
+    for _ in range(number):
+        policy = make_policy(lora=True)
+        servers.append(VLLMRoutes(slow_down(TorchEngine(policy, policy.snapshot(), kv_cache_tokens=4096))))
+        listeners.append(Listener(servers[-1].app, "127.0.0.1", 0))
+        await listeners[-1].start()
+    urls = [one.base_url for one in listeners]
+    engine = await asyncio.to_thread(VLLMEngine, urls, shape=ADAPTER, folder=folder / "run", weights=FIRST, **settings)
+    try:
+        yield Served(engine, servers, listeners, folder / "run")
+    finally:
+        await engine.close()
+        for server, listener in zip(servers, listeners, strict=True):
+            await server.engine.close()
+            await listener.stop()
+
+
+def ask(prompt: tuple[int, ...] = (3, 1, 4), session_id: str = "s", **changes: Any) -> SampleRequest:
+    sampling = Sampling(max_tokens=changes.pop("max_tokens", 6), top_p=changes.pop("top_p", 1.0))
+    values: dict[str, Any] = {"stop_ids": frozenset(), "seed": 5, **changes}
+    return SampleRequest(session_id=session_id, prompt_ids=prompt, sampling=sampling, **values)
+
+
+def run(folder: Path, scenario: Callable[[Served], Awaitable[Any]], number: int = 1, **settings: Any) -> Any:
+    async def whole() -> Any:
+        async with serve(folder, number, **settings) as served:
+            return await scenario(served)
+
+    return asyncio.run(whole())
+
+
+def test_an_adapter_folder_is_what_peft_reads(tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    write_adapter(FIRST, ADAPTER, tmp_path / "adapter")
+    model = PeftModel.from_pretrained(make_policy().base, str(tmp_path / "adapter"))
+    loaded = {name: tensor for name, tensor in model.state_dict().items() if "lora_" in name}
+    assert loaded.keys() == FIRST.tensors.keys()
+    assert all((loaded[name] == tensor).all() for name, tensor in FIRST.tensors.items())
+    assert load_file(tmp_path / "adapter" / "adapter_model.safetensors").keys() == {
+        name.replace(".default", "") for name in FIRST.tensors
+    }
+
+
+def test_a_turn_that_runs_keeps_its_adapter_and_an_unused_adapter_is_removed(tmp_path: Path) -> None:
+    async def scenario(served: Served) -> tuple[Completion, Completion, list[str], list[str]]:
+        slow = asyncio.create_task(served.engine.sample(ask((SLOW, 1), max_tokens=5)))
+        await asyncio.sleep(0.3)
+        await served.engine.load_weights(SECOND, 1)
+        during = sorted(path.name for path in served.folder.iterdir())
+        quick = await served.engine.sample(ask(session_id="other"))
+        first = await slow
+        await served.engine.load_weights(FIRST, 2)
+        return first, quick, during, sorted(path.name for path in served.folder.iterdir())
+
+    first, quick, during, after = run(tmp_path, scenario)
+    assert (first.versions, first.fingerprint) == (((0, 5),), FIRST.fingerprint)
+    assert (quick.versions, quick.fingerprint) == (((1, 6),), SECOND.fingerprint)
+    assert [name.split("-")[1] for name in during] == ["0", "1"]
+    assert [name.split("-")[1] for name in after] == ["2"]
+
+
+def test_sessions_are_spread_over_the_servers_and_stay_there(tmp_path: Path) -> None:
+    async def scenario(served: Served) -> list[list[int]]:
+        counts = []
+        for _ in range(2):
+            for number in range(6):
+                await served.engine.sample(ask(session_id=f"s{number}"))
+            counts.append([server.num_turns for server in served.servers])
+        return counts
+
+    once, twice = run(tmp_path, scenario, 2)
+    assert once == [4, 4]  # each server answered one turn when it was connected
+    assert twice == [7, 7]
+
+
+def test_a_server_that_dies_costs_no_turn(tmp_path: Path) -> None:
+    async def scenario(served: Served) -> tuple[list[Completion], dict[str, float], int]:
+        await served.engine.sample(ask(session_id="a"))
+        await served.listeners[0].stop()
+        turns = await asyncio.gather(*(served.engine.sample(ask(session_id=name)) for name in "abcd"))
+        metrics = served.engine.metrics()
+        await served.engine.load_weights(SECOND, 1)  # the server that is left is enough
+        return turns, metrics, (await served.engine.sample(ask())).versions[0][0]
+
+    turns, metrics, version = run(tmp_path, scenario, 2)
+    assert [turn.fingerprint for turn in turns] == [FIRST.fingerprint] * 4
+    assert metrics["engine/servers_up"] == 0.5
+    assert metrics["engine/retried_turns"] >= 1
+    assert version == 1
+
+
+def test_a_server_that_was_started_again_gets_its_adapter_again(tmp_path: Path) -> None:
+    async def scenario(served: Served) -> Completion:
+        await served.engine.sample(ask())
+        served.servers[0].faults = {"forgets": True}
+        return await served.engine.sample(ask())
+
+    assert run(tmp_path, scenario).fingerprint == FIRST.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("faults", "message"),
+    [
+        ({"errors": 99}, "status 500"),
+        ({"no_logprobs": True}, "no valid log-probability"),
+        ({"broken_logprobs": True}, "no valid log-probability"),
+        ({"aborts": True}, "'abort'"),
+    ],
+    ids=str,
+)
+def test_a_turn_without_an_exact_answer_is_an_infrastructure_failure(
+    tmp_path: Path, faults: dict[str, Any], message: str
+) -> None:
+    async def scenario(served: Served) -> None:
+        served.servers[0].faults = dict(faults)
+        with pytest.raises(InfrastructureError, match=message):
+            await served.engine.sample(ask())
+
+    run(tmp_path, scenario)
+
+
+def test_a_few_errors_are_retried(tmp_path: Path) -> None:
+    async def scenario(served: Served) -> Completion:
+        served.servers[0].faults = {"errors": 2}
+        return await served.engine.sample(ask())
+
+    assert len(run(tmp_path, scenario).token_ids) == 6
+
+
+def test_a_stream_that_breaks_off_is_not_sampled_again(tmp_path: Path) -> None:
+    async def scenario(served: Served) -> list[int]:
+        tokens: list[int] = []
+        served.servers[0].faults = {"truncates_after": 2}
+        with pytest.raises(InfrastructureError):
+            await served.engine.sample(ask(), tokens.append)
+        return tokens
+
+    assert len(run(tmp_path, scenario)) == 2
+
+
+def test_the_policy_s_slowness_and_the_server_s_are_different_failures(tmp_path: Path) -> None:
+    async def scenario(served: Served) -> None:
+        with pytest.raises(PolicyTimeout):
+            await served.engine.sample(ask((SLOW, 1), max_tokens=50, deadline=time.monotonic() + 0.5))
+        turn = asyncio.create_task(served.engine.sample(ask((SLOW, 1), max_tokens=50, deadline=time.monotonic() + 1.0)))
+        await asyncio.sleep(0.3)
+        await served.listeners[0].stop()
+        with pytest.raises(InfrastructureError):
+            await turn
+
+    run(tmp_path, scenario)
+
+
+def test_a_server_with_other_weights_differs_in_the_scores(tmp_path: Path) -> None:
+    """The handshake after each step compares these scores with the learner's."""
+
+    async def scenario(served: Served) -> tuple[list[float], list[float]]:
+        ids = (3, 1, 4, 1, 5, 9)
+        right = await served.engine.logprobs(ids)
+        served.servers[0].faults = {"wrong_adapter": True}
+        await served.engine.load_weights(FIRST, 1)
+        return right, await served.engine.logprobs(ids)
+
+    right, wrong = run(tmp_path, scenario)
+    assert right != pytest.approx(wrong, abs=0.1)
+
+
+def test_what_cannot_be_exact_is_refused(tmp_path: Path) -> None:
+    async def scenario(served: Served) -> None:
+        with pytest.raises(ConstraintError, match="free text"):
+            await served.engine.sample(ask(constraint=Constraint(grammar='start: "a"')))
+        with pytest.raises(ServiceError, match="top_p = 1"):
+            await served.engine.sample(ask(top_p=0.9))
+        with pytest.raises(DataError, match="context length"):
+            await served.engine.sample(ask(tuple(range(8, 58)) * 3))
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("route", "status", "message"),
+    [
+        ("/v1/load_lora_adapter", 404, "loads no adapters while it runs.*--enable-lora"),
+        ("/inference/v1/generate", 403, "--enable-scale-out"),
+        ("/v1/models", 401, "key"),
+    ],
+)
+def test_a_server_without_a_setting_is_refused_with_the_command_that_starts_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, route: str, status: int, message: str
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == route:
+            return httpx.Response(status, text="no")
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": "base", "parent": None, "max_model_len": 64}]})
+        return httpx.Response(400, json={})
+
+    plain = httpx.Client
+    monkeypatch.setattr(httpx, "Client", lambda **values: plain(transport=httpx.MockTransport(answer), **values))
+    with pytest.raises(ServiceError, match=message):
+        VLLMEngine(["http://vllm:8000/v1"], shape=AdapterShape(rank=2, alpha=4), folder=tmp_path)
+
+
+def test_log_probabilities_before_the_temperature_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": "base", "parent": None, "max_model_len": 64}]})
+        if request.url.path != "/inference/v1/generate":
+            return httpx.Response(400, json={})
+        ids = json.loads(request.content)["token_ids"]
+        choice = {
+            "token_ids": [7],
+            "logprobs": {"content": [{"token_id": 7, "logprob": -1.5}]},
+            "finish_reason": "length",
+        }
+        scores = [None, *({str(one): {"logprob": -1.5}} for one in ids[1:])]
+        return httpx.Response(200, json={"choices": [choice], "prompt_logprobs": scores})
+
+    plain = httpx.Client
+    monkeypatch.setattr(httpx, "Client", lambda **values: plain(transport=httpx.MockTransport(answer), **values))
+    with pytest.raises(ServiceError, match="processed_logprobs"):
+        VLLMEngine(["http://vllm:8000"], shape=AdapterShape(rank=2, alpha=4), folder=tmp_path)
+
+
+def recipe(*overrides: str) -> Any:
+    places = ["engine.type=vllm", "engine.base_urls=['http://a:8000','http://b:8000']"]
+    return validate({"environment": {"target": "a:B"}, "reward": {"reward": "a:b"}}, [*places, *overrides])
+
+
+def test_a_recipe_with_vllm_is_trainable_and_corrects_for_other_kernels() -> None:
+    config = recipe("rollout.max_steps_off_policy=0")
+    assert config.is_trainable
+    assert not config.runs_in_rounds
+    assert config.off_policy_correction == recipe("rollout.max_steps_off_policy=2").off_policy_correction != "none"
+    assert config.engine_capabilities == EngineCapabilities(
+        reports_token_ids=True, pins_weights=True, scores_given_ids=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.trained_weights=full", "receives its weights as adapters"),
+        ("engine.deterministic=true", "cannot sample in rounds"),
+        ("engine.base_urls=[]", "engine.base_urls: is missing"),
+        ("engine.base_urls=['ftp://a']", "has an item that is 'ftp://a'"),
+        ("engine.kv_cache_tokens=1024", "engine.kv_cache_tokens"),
+    ],
+)
+def test_settings_that_do_not_fit_vllm_are_refused(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        recipe(override)
+
+
+def test_a_stop_id_ends_a_turn(tmp_path: Path) -> None:
+    async def scenario(served: Served) -> tuple[Completion, Completion]:
+        whole = await served.engine.sample(ask())
+        return whole, await served.engine.sample(ask(stop_ids=frozenset({whole.token_ids[2]})))
+
+    whole, stopped = run(tmp_path, scenario)
+    assert stopped.token_ids == whole.token_ids[: whole.token_ids.index(whole.token_ids[2]) + 1]
+    assert stopped.stop_reason is StopReason.STOP
