@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -207,6 +207,16 @@ def _kind(part: Mapping[str, Json]) -> str:
 def is_number_part(part: Mapping[str, Json], *, whole: bool) -> bool:
     """Return True if a schema accepts numbers; with `whole` False, only if it accepts fractions."""
     return _kind(part) == "number" or (whole and _kind(part) == "integer")
+
+
+def show_write(bench: Bench, probe: Probe, changes: Iterable[Change], *, most: int = 8) -> dict[str, Json]:
+    """Return the evidence of a call that writes: the call, its result, and the first `most` changes."""
+    return {
+        "task": bench.task.id,
+        "call": str(probe.call),
+        "answer": probe.result.content[:200],
+        "changed": [one.as_json() for one in itertools.islice(changes, most)],
+    }
 
 
 async def probe_writing_tools(subject: Subject) -> list[Bench]:
