@@ -34,13 +34,7 @@ async def find_overpaid_candidates(subject: Subject) -> list[Finding]:
     format."""
     threshold = subject.config.evaluation.success_threshold - 1e-9
     seen = await grade_candidates(subject)
-    right: dict[str, set[str]] = defaultdict(set)
-    references = await find_references(subject)
-    for name, reference in (references.by_task if references is not None else {}).items():
-        right[name] |= {normalize_value(str(value)) for value in (reference.parts or {}).values()}
-    for one in seen:
-        if (one.score or 0.0) >= 1.0:
-            right[one.task.id].add(normalize_value(one.candidate.value))
+    right = _collect_right_values(await find_references(subject), seen)
     over = [
         one
         for one in seen
@@ -50,27 +44,39 @@ async def find_overpaid_candidates(subject: Subject) -> list[Finding]:
         and one.score < min(1.0, one.reward)
         and not _holds(one.candidate.value, right[one.task.id])
     ]
+    return [_report_overpaid(over, seen)] if over else []
+
+
+def _collect_right_values(
+    references: ReferenceEpisodes | None, seen: Sequence[GradedCandidate]
+) -> defaultdict[str, set[str]]:
+    """Return for each task the normalized values that are correct: those of its reference answer, and those that the
+    scorer accepts."""
+    right: dict[str, set[str]] = defaultdict(set)
+    for name, reference in (references.by_task if references is not None else {}).items():
+        right[name] |= {normalize_value(str(value)) for value in (reference.parts or {}).values()}
+    for one in seen:
+        if (one.score or 0.0) >= 1.0:
+            right[one.task.id].add(normalize_value(one.candidate.value))
+    return right
+
+
+def _report_overpaid(over: Sequence[GradedCandidate], seen: Sequence[GradedCandidate]) -> Finding:
     kinds = _group_by_source(over)
-    if not kinds:
-        return []
     source, first = max(kinds.items(), key=lambda kind: _weight(kind[1], seen))
-    return [
-        Finding(
-            rule="reward.agreement",
-            severity=Severity.ERROR,
-            symptom=f"The reward gives {first[0].reward:g} to {_name_answer(first[0])}, {source}, which the scorer "
-            f"rejects in every form (the score is {first[0].score:g}){_describe_tasks(first, seen)}.",
-            evidence={
-                "episodes": [one.shown for one in first[:NUM_SHOWN]],
-                "also_paid": sorted(
-                    {f"{kind}: {clip(those[0].candidate.value, 60)!r}" for kind, those in kinds.items()}
-                ),
-            },
-            change="Make the reward grade what the scorer grades: what was done, or whole values. If there is "
-            "nothing to compare with, give 0.",
-            confirm="No episode in the evidence earns the success threshold.",
-        )
-    ]
+    return Finding(
+        rule="reward.agreement",
+        severity=Severity.ERROR,
+        symptom=f"The reward gives {first[0].reward:g} to {_name_answer(first[0])}, {source}, which the scorer "
+        f"rejects in every form (the score is {first[0].score:g}){_describe_tasks(first, seen)}.",
+        evidence={
+            "episodes": [one.shown for one in first[:NUM_SHOWN]],
+            "also_paid": sorted({f"{kind}: {clip(those[0].candidate.value, 60)!r}" for kind, those in kinds.items()}),
+        },
+        change="Make the reward grade what the scorer grades: what was done, or whole values. If there is "
+        "nothing to compare with, give 0.",
+        confirm="No episode in the evidence earns the success threshold.",
+    )
 
 
 async def find_paid_empty_answers(subject: Subject) -> list[Finding]:

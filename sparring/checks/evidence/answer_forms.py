@@ -90,25 +90,9 @@ def detect_answer_form(messages: Sequence[Message]) -> AnswerForm:
     if len(tools) == 1 and None not in tools:
         return AnswerForm(tool=tools.pop())
     texts = [get_text(message) for message in messages]
-    tags = {tuple(tag for tag, _ in _TAGGED.findall(text)) for text in texts}
-    if len(tags) == 1:
-        found = tags.pop()
-        if (
-            len({tuple(body for tag, body in _TAGGED.findall(text) if tag.lower() in _THOUGHT_TAGS) for text in texts})
-            == 1
-        ):
-            found = tuple(tag for tag in found if tag.lower() not in _THOUGHT_TAGS) or found
-        if len(found) > 1 and len(set(found)) == len(found):
-            return AnswerForm(tags=found)
-        if len(found) == 1:
-            outside = [re.split(rf"<{found[0]}>.*</{found[0]}>", text, maxsplit=1, flags=re.DOTALL) for text in texts]
-            bodies = [dict(_TAGGED.findall(text))[found[0]] for text in texts]
-            return AnswerForm(
-                tags=found,
-                before=_get_common([before for before, _ in outside]),
-                after=_get_common([after for _, after in outside]),
-                is_json=all(parse_object(body) is not None for body in bodies),
-            )
+    tagged = _detect_tagged_form(texts)
+    if tagged is not None:
+        return tagged
     if all(parse_object(text) is not None for text in texts):
         return AnswerForm(is_json=True)
     if len(set(texts)) < 2:
@@ -116,6 +100,29 @@ def detect_answer_form(messages: Sequence[Message]) -> AnswerForm:
     before = _cut_to_whole_words(_common_start(texts))
     after = _cut_to_whole_words(_common_start([text[len(before) :][::-1] for text in texts]))[::-1]
     return AnswerForm(before=before, after=after)
+
+
+def _detect_tagged_form(texts: Sequence[str]) -> AnswerForm | None:
+    """Return the format with tags that all texts share, or None if there is no such format."""
+    tags = {tuple(tag for tag, _ in _TAGGED.findall(text)) for text in texts}
+    if len(tags) != 1:
+        return None
+    found = tags.pop()
+    thoughts = {tuple(body for tag, body in _TAGGED.findall(text) if tag.lower() in _THOUGHT_TAGS) for text in texts}
+    if len(thoughts) == 1:
+        found = tuple(tag for tag in found if tag.lower() not in _THOUGHT_TAGS) or found
+    if len(found) > 1 and len(set(found)) == len(found):
+        return AnswerForm(tags=found)
+    if len(found) != 1:
+        return None
+    outside = [re.split(rf"<{found[0]}>.*</{found[0]}>", text, maxsplit=1, flags=re.DOTALL) for text in texts]
+    bodies = [dict(_TAGGED.findall(text))[found[0]] for text in texts]
+    return AnswerForm(
+        tags=found,
+        before=_get_common([before for before, _ in outside]),
+        after=_get_common([after for _, after in outside]),
+        is_json=all(parse_object(body) is not None for body in bodies),
+    )
 
 
 def get_text(message: Message) -> str:
@@ -185,15 +192,7 @@ def write_answers(task: Task, prompt: str) -> Iterator[tuple[tuple[str, ...], Me
     tags = [tag for tag in dict.fromkeys((*shown, *ANSWER_TAGS)) if tag not in thoughts]
     objects = [keys for body in re.findall(r"\{[^{}]*\}", prompt) if (keys := _KEYS.findall(body))]
     for name, value in task.fields.items():
-        texts = {"text": value} if isinstance(value, str) else {}
-        # In a list of accepted spellings, each spelling is an answer.
-        if isinstance(value, list | tuple) and value and isinstance(value[0], str):
-            texts["spelling"] = value[0]
-        with suppress(TypeError):  # some keys cannot be written as JSON
-            texts["JSON"] = json.dumps(value, ensure_ascii=False, default=str)
-            for key in dict.fromkeys(("answer", *(keys[0] for keys in objects if len(keys) == 1))):
-                texts[f"object {key}"] = json.dumps({key: value}, ensure_ascii=False, default=str)
-        for kind, text in texts.items():
+        for kind, text in _write_alone(value, objects).items():
             yield (name, kind), answer(text)
             for tag in tags:
                 yield (name, kind, tag), answer(f"<{tag}>{text}</{tag}>")
@@ -211,6 +210,20 @@ def write_answers(task: Task, prompt: str) -> Iterator[tuple[tuple[str, ...], Me
             task, _TAGGED.sub(lambda found: "" if found[1] in thoughts else found[0], prompt)
         ):
             yield ("after a thought", *way), answer(f"{before}\n{get_text(message)}")
+
+
+def _write_alone(value: Json, objects: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Return the texts of an answer that consists of one value, keyed by the kind of text. `objects` are the keys of
+    the JSON objects that the prompt shows."""
+    texts = {"text": value} if isinstance(value, str) else {}
+    # In a list of accepted spellings, each spelling is an answer.
+    if isinstance(value, list | tuple) and value and isinstance(value[0], str):
+        texts["spelling"] = value[0]
+    with suppress(TypeError):  # some keys cannot be written as JSON
+        texts["JSON"] = json.dumps(value, ensure_ascii=False, default=str)
+        for key in dict.fromkeys(("answer", *(keys[0] for keys in objects if len(keys) == 1))):
+            texts[f"object {key}"] = json.dumps({key: value}, ensure_ascii=False, default=str)
+    return texts
 
 
 _KEYS = re.compile(r"[\"'](\w+)[\"']\s*:")

@@ -188,19 +188,9 @@ class Known:
         pools = {name: self.ranked(tool, name, part, worked.get((tool, name), ())) for name, part in properties.items()}
         names = [name for name in properties if pools[name]]
         whole = _choose_distinct(names, pools)
-        yield _chosen({name: one for name, one in whole.items() if name in required})
-        # Values of one record belong together.
-        by_record: dict[int, dict[str, Value]] = {}
-        for name in names:
-            for one in pools[name]:
-                if one.record:  # values of the schema belong to no record
-                    by_record.setdefault(one.record, {}).setdefault(name, one)
-        apart = (
-            {name: one for name, one in record.items() if not _is_doubled(name, record)}
-            for record in by_record.values()
-        )
-        together = sorted((one for one in apart if len(one) > 1), key=len, reverse=True)
         needed = {name: one for name, one in whole.items() if name in required}
+        yield _chosen(needed)
+        together = _list_records(names, pools)
         for index in range(self.most):
             if index < len(together):
                 yield _chosen({**needed, **together[index]})
@@ -224,16 +214,9 @@ class Known:
             return own[: self.most]
         pool = self._pools.setdefault((tool, name), _Pool(asked, about, schema))
         pool.read(self.seen)
-        # These are the sources of accepted values. The same key in other rows of a list has the same source.
-        same_source = {one.source for _, _, key, one in pool.rated if one.words and (name, key) in self.legal}
-        rated: list[tuple[float, int, Value]] = []
-        for index, (rate, alike, key, one) in enumerate(pool.rated):
-            extra = (4.0 - alike if one.source in worked else 0.0) + (2.0 if (name, key) in self.legal else 0.0)
-            extra += 1.5 if one.source in same_source else 0.0
-            rated.append((rate + extra, index, one))
-        rated.sort(key=lambda one: (-one[0], one[1]))
-        likely = [one for rate, _, one in rated if rate >= 0.5]
-        others = [one for rate, _, one in rated if rate < 0.5]
+        rated = self._rate_pool(name, pool, worked)
+        likely = [one for rate, one in rated if rate >= 0.5]
+        others = [one for rate, one in rated if rate < 0.5]
         first = [one for one in own if schema.get("default") == one.value or "examples" in schema]
         ordered, taken = [], set()
         for one in chain(likely, first, _alternating(others, own)):
@@ -244,6 +227,18 @@ class Known:
             if len(ordered) == self.most:
                 break
         return ordered
+
+    def _rate_pool(self, name: str, pool: _Pool, worked: Sequence[str]) -> list[tuple[float, Value]]:
+        """Return the values of a pool with their ratings, the most likely first. Accepted values, and values from the
+        sources of accepted values, are rated higher."""
+        # These are the sources of accepted values. The same key in other rows of a list has the same source.
+        same_source = {one.source for _, _, key, one in pool.rated if one.words and (name, key) in self.legal}
+        rated: list[tuple[float, Value]] = []
+        for rate, alike, key, one in pool.rated:
+            extra = (4.0 - alike if one.source in worked else 0.0) + (2.0 if (name, key) in self.legal else 0.0)
+            extra += 1.5 if one.source in same_source else 0.0
+            rated.append((rate + extra, one))
+        return sorted(rated, key=lambda one: -one[0])
 
 
 def split_words(name: str) -> tuple[str, ...]:
@@ -280,6 +275,10 @@ def fit_to_schema(value: Json, schema: Mapping[str, Json]) -> Json | None:
         return value if isinstance(value, dict) else None
     if kind is None and not isinstance(value, str):
         return value
+    return _fit_text(value, schema)
+
+
+def _fit_text(value: Json, schema: Mapping[str, Json]) -> str | None:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     text = str(value).strip()
@@ -318,12 +317,15 @@ def list_schema_values(schema: Mapping[str, Json]) -> list[Json]:
         least = schema.get("minItems", 1)
         made += [[one] * max(1, least) for one in items[:3]] + ([[]] if not least else [])
     elif kind == "object":
-        required = schema.get("required", ())
-        parts = {
-            name: list_schema_values(part) for name, part in schema.get("properties", {}).items() if name in required
-        }
-        made.append({name: values[0] for name, values in parts.items() if values})
+        made.append(_make_object(schema))
     return made
+
+
+def _make_object(schema: Mapping[str, Json]) -> dict[str, Json]:
+    """Return an object with only the required properties."""
+    required = schema.get("required", ())
+    parts = {name: list_schema_values(part) for name, part in schema.get("properties", {}).items() if name in required}
+    return {name: values[0] for name, values in parts.items() if values}
 
 
 def _choose_distinct(names: Sequence[str], pools: Mapping[str, Sequence[Value]]) -> dict[str, Value]:
@@ -335,6 +337,20 @@ def _choose_distinct(names: Sequence[str], pools: Mapping[str, Sequence[Value]])
         free = (one for one in pools[name] if canonical(one.value) not in taken)
         chosen[name] = next(free, pools[name][0])
     return chosen
+
+
+def _list_records(names: Sequence[str], pools: Mapping[str, Sequence[Value]]) -> list[dict[str, Value]]:
+    """Return the values of several arguments that belong together because they come from one record, the largest groups
+    first."""
+    by_record: dict[int, dict[str, Value]] = {}
+    for name in names:
+        for one in pools[name]:
+            if one.record:  # values of the schema belong to no record
+                by_record.setdefault(one.record, {}).setdefault(name, one)
+    apart = (
+        {name: one for name, one in record.items() if not _is_doubled(name, record)} for record in by_record.values()
+    )
+    return sorted((one for one in apart if len(one) > 1), key=len, reverse=True)
 
 
 def _is_doubled(name: str, record: Mapping[str, Value]) -> bool:

@@ -99,26 +99,8 @@ def _write_wrong(
         yield Mutation("a field left out", Kind.WRONG, form.message({name: parts[name] for name in list(parts)[:-1]}))
     if form.is_json:
         yield Mutation("no field at all", Kind.WRONG, form.message({}))
-    texts = {name: value for name, value in parts.items() if isinstance(value, str)}
-    numbers = {name: v for name, v in parts.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-    if texts:
-        # The first digits of a number with a decimal point, or one more digit, may be within a tolerance.
-        words = {name: text for name, text in texts.items() if not re.fullmatch(r"-?\d*\.\d+", text)}
-        yield all_parts("a part of each text", {name: text[: max(1, len(text) // 2)] for name, text in words.items()})
-        yield all_parts("text before each value", {name: f"un{text}" for name, text in texts.items()})
-        yield all_parts("text after each value", {name: f"{text}9" for name, text in words.items()})
-        yield all_parts("each value denied", {name: f"not {text}" for name, text in texts.items()})
-        yield all_parts("look-alike letters", {name: text.translate(LOOK_ALIKES) for name, text in texts.items()})
-    if numbers:
-        yield all_parts("each number nearly right", {name: value + 1 for name, value in numbers.items()})
-        yield all_parts("text after each number", {name: f"{value}9" for name, value in numbers.items()})
-    written = {name: str(value) for name, value in parts.items() if not isinstance(value, bool)}
-    whole = {name: f"{text}.9" for name, text in written.items() if re.fullmatch(r"-?\d+", text)}
-    if whole and not form.is_json:
-        yield all_parts("digits after the point of each whole number", whole)
-    signed = {name: text[1:] if text[0] == "-" else f"-{text}" for name, text in written.items() if _is_number(text)}
-    if signed and not form.is_json:
-        yield all_parts("the sign of each number changed", signed)
+    for name, change in _list_wrong_values(form, parts):
+        yield all_parts(name, change)
     for name, kind, change in _ITEMS:
         changed = {
             part: other for part, value in parts.items() if (other := change(value, labels.get(part, ()))) is not None
@@ -133,6 +115,30 @@ def _write_wrong(
     for shown, value in blank.items():
         if all(canonical(value) != canonical(part) for part in parts.values()):
             yield all_parts(f"{shown} for each value", dict.fromkeys(parts, value))
+
+
+def _list_wrong_values(form: AnswerForm, parts: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    """Yield wrong values that are similar to the right ones, each with the name of the change."""
+    texts = {name: value for name, value in parts.items() if isinstance(value, str)}
+    numbers = {name: v for name, v in parts.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    if texts:
+        # The first digits of a number with a decimal point, or one more digit, may be within a tolerance.
+        words = {name: text for name, text in texts.items() if not re.fullmatch(r"-?\d*\.\d+", text)}
+        yield "a part of each text", {name: text[: max(1, len(text) // 2)] for name, text in words.items()}
+        yield "text before each value", {name: f"un{text}" for name, text in texts.items()}
+        yield "text after each value", {name: f"{text}9" for name, text in words.items()}
+        yield "each value denied", {name: f"not {text}" for name, text in texts.items()}
+        yield "look-alike letters", {name: text.translate(LOOK_ALIKES) for name, text in texts.items()}
+    if numbers:
+        yield "each number nearly right", {name: value + 1 for name, value in numbers.items()}
+        yield "text after each number", {name: f"{value}9" for name, value in numbers.items()}
+    written = {name: str(value) for name, value in parts.items() if not isinstance(value, bool)}
+    whole = {name: f"{text}.9" for name, text in written.items() if re.fullmatch(r"-?\d+", text)}
+    if whole and not form.is_json:
+        yield "digits after the point of each whole number", whole
+    signed = {name: text[1:] if text[0] == "-" else f"-{text}" for name, text in written.items() if _is_number(text)}
+    if signed and not form.is_json:
+        yield "the sign of each number changed", signed
 
 
 def split_items(value: Json) -> tuple[list[Json], str] | None:

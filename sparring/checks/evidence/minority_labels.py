@@ -86,6 +86,12 @@ def _collect_values(read: ReadableValues) -> dict[str, Json]:
         for role, value in read.values.items()
         if role[0] == "prompt" and (one := parse_number(value))
     }
+    return found | _combine(numbers)
+
+
+def _combine(numbers: Mapping[str, float]) -> dict[str, Json]:
+    """Return the sums, differences and products of two numbers."""
+    found: dict[str, Json] = {}
     for (first, one), (second, other) in itertools.combinations(list(numbers.items())[:MOST_NUMBERS], 2):
         found[f"{first} + {second}"] = round(one + other, 9)
         found[f"{first} - {second}"] = round(one - other, 9)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sparring.checks.evidence.snapshots import Path, View
-from sparring.checks.evidence.write_probes import Bench, Probe, documents
+from sparring.checks.evidence.write_probes import Bench, Probe, documents, show_write
 from sparring.findings import Finding, Severity
 
 _MOVES = ("mov", "transfer", "relocat", "reassign", "shift", "reschedul", "rebook")
@@ -33,12 +33,7 @@ def find_left_behind(bench: Bench, probe: Probe) -> Iterator[Finding]:
                 rule="environment.amounts",
                 severity=Severity.WARNING,
                 symptom=f"After {tool}, {thing!r} is in two places: in {'/'.join(new)}, and still in {'/'.join(old)}.",
-                evidence={
-                    "task": bench.task.id,
-                    "call": str(probe.call),
-                    "answer": probe.result.content[:200],
-                    "changed": [one.as_json() for one in probe.changes[:6]],
-                },
+                evidence=show_write(bench, probe, probe.changes, most=6),
                 change=f"Make {tool} remove the object from its old place.",
                 confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",
             )

@@ -92,21 +92,13 @@ async def find_references(subject: Subject) -> ReferenceEpisodes | None:
 
 async def _find(subject: Subject) -> ReferenceEpisodes | None:
     tasks = {task.id: task for task in (*subject.looked_at, *subject.sample)}
-    scripts: dict[str, tuple[Message, ...]] = {}
-    failed: dict[str, str] = {}
     cls = subject.environment_class
     has_expert = cls is not None and cls.demonstrate is not Environment.demonstrate
+    failed: dict[str, str] = {}
     if has_expert:
-        for task in tasks.values():
-            try:
-                scripts[task.id] = _expert_script(subject, task)
-            except UndecidedError as error:
-                failed[task.id] = str(error)
+        scripts, failed = _collect_expert_scripts(subject, list(tasks.values()))
     else:
-        scripts = {name: (message,) for name, message in (await _find_paid(subject, list(tasks.values()))).items()}
-        scripts = scripts or await find_submitted(subject, list(tasks.values()))
-        scripts = scripts or {one.task.id: _write_script(one) for one in await make_plans(subject) if one.is_whole}
-        scripts = scripts or await find_answers_after_reading(subject)
+        scripts = await _search_scripts(subject, list(tasks.values()))
     if not scripts and not failed:
         return None
     plays = any(len(script) > 1 for script in scripts.values())
@@ -127,6 +119,28 @@ async def _find(subject: Subject) -> ReferenceEpisodes | None:
     return ReferenceEpisodes(
         by_task=by_task, form=form, has_expert=has_expert, failed=failed, graded=graded, read=read, missed=missed
     )
+
+
+def _collect_expert_scripts(
+    subject: Subject, tasks: Sequence[Task]
+) -> tuple[dict[str, tuple[Message, ...]], dict[str, str]]:
+    """Return the expert's scripts, and the errors for the tasks in which the expert fails, both keyed by task id."""
+    scripts: dict[str, tuple[Message, ...]] = {}
+    failed: dict[str, str] = {}
+    for task in tasks:
+        try:
+            scripts[task.id] = _expert_script(subject, task)
+        except UndecidedError as error:
+            failed[task.id] = str(error)
+    return scripts, failed
+
+
+async def _search_scripts(subject: Subject, tasks: Sequence[Task]) -> dict[str, tuple[Message, ...]]:
+    """Return scripts for a recipe without an expert, from the first search that finds any."""
+    scripts = {name: (message,) for name, message in (await _find_paid(subject, tasks)).items()}
+    scripts = scripts or await find_submitted(subject, tasks)
+    scripts = scripts or {one.task.id: _write_script(one) for one in await make_plans(subject) if one.is_whole}
+    return scripts or await find_answers_after_reading(subject)
 
 
 def _write_script(plan: Plan) -> tuple[Message, ...]:

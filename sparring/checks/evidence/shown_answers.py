@@ -54,17 +54,21 @@ async def find_shown_answers(subject: Subject, references: ReferenceEpisodes) ->
             }
             seen.setdefault((tool, where), []).append(shown)
     return [*await _find_undescribed(subject, references)] + [
-        Finding(
-            rule="data.leak_in_results",
-            severity=Severity.WARNING,
-            symptom=f"{tool} shows the reference answer of a task, {where}, for example in {shown[0]['call']}.",
-            evidence={"tool": tool, "seen": shown[:4]},
-            change="Keep the answer only in the task's fields, not in the state or the files that tools read.",
-            confirm="No result shows the whole answer under such a name.",
-        )
+        _report_shown(tool, where, shown)
         for (tool, where), shown in seen.items()
         if len({str(one["reference_answer"]) for one in shown}) >= FEWEST_TASKS
     ]
+
+
+def _report_shown(tool: str, where: str, shown: Sequence[dict[str, Json]]) -> Finding:
+    return Finding(
+        rule="data.leak_in_results",
+        severity=Severity.WARNING,
+        symptom=f"{tool} shows the reference answer of a task, {where}, for example in {shown[0]['call']}.",
+        evidence={"tool": tool, "seen": shown[:4]},
+        change="Keep the answer only in the task's fields, not in the state or the files that tools read.",
+        confirm="No result shows the whole answer under such a name.",
+    )
 
 
 async def _find_undescribed(subject: Subject, references: ReferenceEpisodes) -> list[Finding]:
@@ -86,20 +90,24 @@ async def _find_undescribed(subject: Subject, references: ReferenceEpisodes) -> 
                     }
                     seen.setdefault((one.call.tool, name), []).append((to_text(record[name]) == texts[0], shown))
     return [
-        Finding(
-            rule="data.leak_in_results",
-            severity=Severity.WARNING,
-            symptom=f"The field {name!r} in results of {tool} is the reference answer in all {len(those)} results "
-            f"that have it, but the description of {tool} names only the other fields.",
-            evidence={"tool": tool, "field": name, "seen": [shown for _, shown in those[:4]]},
-            change=f"Leave {name!r} out of the results of {tool}, and keep it only in the task's fields.",
-            confirm=f"No result of {tool} has the reference answer in a field that its description does not name.",
-        )
+        _report_undescribed(tool, name, [shown for _, shown in those])
         for (tool, name), those in seen.items()
         if all(is_same for is_same, _ in those)
         and len({str(shown["task"]) for _, shown in those}) > FEWEST_TASKS
         and len({str(shown["reference_answer"]) for _, shown in those}) >= FEWEST_TASKS
     ]
+
+
+def _report_undescribed(tool: str, name: str, shown: Sequence[dict[str, Json]]) -> Finding:
+    return Finding(
+        rule="data.leak_in_results",
+        severity=Severity.WARNING,
+        symptom=f"The field {name!r} in results of {tool} is the reference answer in all {len(shown)} results "
+        f"that have it, but the description of {tool} names only the other fields.",
+        evidence={"tool": tool, "field": name, "seen": shown[:4]},
+        change=f"Leave {name!r} out of the results of {tool}, and keep it only in the task's fields.",
+        confirm=f"No result of {tool} has the reference answer in a field that its description does not name.",
+    )
 
 
 def _find_unnamed(record: Mapping[str, Json], text: str) -> list[str]:
@@ -155,15 +163,7 @@ def _find_shown(
                     hidden.setdefault(match[1], []).append((line, call, content))
         for name, lines in hidden.items():
             own = [line for line, _, _ in lines]
-            stated = [
-                (call, content)
-                for line, call, content in lines
-                if any(
-                    re.search(rf"\b{re.escape(part)}\b\W{{1,6}}{re.escape(value)}(?!\w)", line)
-                    for part, value in secret.items()
-                    if part
-                )
-            ]
+            stated = [(call, content) for line, call, content in lines if _names_a_part(line, secret)]
             if (
                 stated
                 and name not in text
@@ -171,6 +171,15 @@ def _find_shown(
             ):
                 yield tool, f"from {name!r}, which nothing describes", *stated[0]
                 break
+
+
+def _names_a_part(line: str, secret: Mapping[str, str]) -> bool:
+    """Return True if a line has a value of the answer right after the name of its part."""
+    return any(
+        re.search(rf"\b{re.escape(part)}\b\W{{1,6}}{re.escape(value)}(?!\w)", line)
+        for part, value in secret.items()
+        if part
+    )
 
 
 def _find_name(value: Json, secret: Mapping[str, str], *, is_inner: bool = False) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from zlib import crc32
@@ -71,17 +71,24 @@ def find_near_pairs(texts: Sequence[str], is_left: Sequence[bool]) -> list[Pair]
     for place, one in enumerate(rare):
         if is_left[place] or place in found or len(one) < FEWEST:
             continue
-        votes = Counter(
-            other
-            for shingle in sorted(one, key=lambda s: (counts[s], s))[:NUM_VOTES]
-            for other in holders.get(shingle, ())
-        )
-        for other, num in votes.most_common(5):
+        for other in _find_candidates(one, counts, holders):
             similarity = len(one & rare[other]) / len(one | rare[other])
-            if num > 1 and similarity >= NEAR and _name_the_same(own[place], own[other]):
+            if similarity >= NEAR and _name_the_same(own[place], own[other]):
                 found[place] = Pair(other, place, similarity)
                 break
     return list(found.values())
+
+
+def _find_candidates(
+    shingles: frozenset[int], counts: Mapping[int, int], holders: Mapping[int, Sequence[int]]
+) -> list[int]:
+    """Return the texts that have at least two of the rarest shingles of a text, the texts with the most first."""
+    votes = Counter(
+        other
+        for shingle in sorted(shingles, key=lambda s: (counts[s], s))[:NUM_VOTES]
+        for other in holders.get(shingle, ())
+    )
+    return [other for other, num in votes.most_common(5) if num > 1]
 
 
 def _same_but_fillers(own: Sequence[str], words: Sequence[Sequence[str]], is_left: Sequence[bool]) -> dict[int, Pair]:

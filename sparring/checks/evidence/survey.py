@@ -210,27 +210,33 @@ async def _survey(subject: Subject, task: Task) -> Survey:
                 survey.results.append(await _ask(environment, call))
                 known.add_text(survey.results[-1].result.content, f"result of {tool}")
                 known.add_legal(call.arguments)
-        left = dict.fromkeys(names)
-        in_vain = dict.fromkeys(names, 0)
-        while left and not environment.is_done and not ends.is_over:
-            for name in list(left):
-                call = _choose_next(subject, known, survey, name)
-                if call is None or environment.is_done:
-                    del left[name]
-                    continue
-                received = await _ask(environment, call)
-                survey.results.append(received)
-                known.add_text(received.result.content, f"result of {name}")
-                if not is_refusal(received.result):
-                    known.add_legal(call.arguments)
-                in_vain[name] = in_vain[name] + 1 if survey.is_unknown(received) else 0
-                if (
-                    in_vain[name] >= MOST_IN_VAIN
-                    or sum(one.call.tool == name for one in survey.results) >= MOST_OF_A_TOOL
-                ):
-                    del left[name]
+        await _call_in_turn(subject, environment, known, survey, names, ends)
     _forget_equal_shapes(survey)
     return survey
+
+
+async def _call_in_turn(
+    subject: Subject, environment: Environment, known: Known, survey: Survey, names: Sequence[str], ends: Deadline
+) -> None:
+    """Call the tools in turn with likely arguments, and add the results to the survey, until there is nothing more to
+    call or the time is over."""
+    left = dict.fromkeys(names)
+    in_vain = dict.fromkeys(names, 0)
+    while left and not environment.is_done and not ends.is_over:
+        for name in list(left):
+            call = _choose_next(subject, known, survey, name)
+            if call is None or environment.is_done:
+                del left[name]
+                continue
+            received = await _ask(environment, call)
+            survey.results.append(received)
+            known.add_text(received.result.content, f"result of {name}")
+            if not is_refusal(received.result):
+                known.add_legal(call.arguments)
+            in_vain[name] = in_vain[name] + 1 if survey.is_unknown(received) else 0
+            num_calls = sum(one.call.tool == name for one in survey.results)
+            if in_vain[name] >= MOST_IN_VAIN or num_calls >= MOST_OF_A_TOOL:
+                del left[name]
 
 
 def _make_unknown(subject: Subject, call: Call) -> Call:

@@ -54,23 +54,28 @@ def find_broken_limits(
             wrong = _find_wrong(numbers, labels, number, is_upper)
             if wrong is not None:
                 name, tasks, label = wrong
-                yield Finding(
-                    rule="data.labels",
-                    severity=Severity.WARNING,
-                    symptom=f"The prompt states {phrase!r}, but {len(tasks)} tasks with exactly {number:g} as "
-                    f"{name} have the reference answer of tasks with {'less' if is_upper else 'more'}: "
-                    f"{label!r}.",
-                    evidence={
-                        "limit": phrase,
-                        "value": name,
-                        "tasks": tasks[:6],
-                        "reference_answer": label,
-                        "part": part,
-                    },
-                    change=f"Correct the reference answers at exactly {number:g}, or the words of the prompt.",
-                    confirm="Tasks at the limit have the answer that follows from the prompt's words.",
-                )
+                evidence = {
+                    "limit": phrase,
+                    "value": name,
+                    "tasks": tasks[:6],
+                    "reference_answer": label,
+                    "part": part,
+                }
+                yield _report_wrong(number, evidence, len(tasks), is_upper=is_upper)
                 break
+
+
+def _report_wrong(number: float, evidence: Mapping[str, Json], num_tasks: int, *, is_upper: bool) -> Finding:
+    return Finding(
+        rule="data.labels",
+        severity=Severity.WARNING,
+        symptom=f"The prompt states {evidence['limit']!r}, but {num_tasks} tasks with exactly {number:g} as "
+        f"{evidence['value']} have the reference answer of tasks with {'less' if is_upper else 'more'}: "
+        f"{evidence['reference_answer']!r}.",
+        evidence=evidence,
+        change=f"Correct the reference answers at exactly {number:g}, or the words of the prompt.",
+        confirm="Tasks at the limit have the answer that follows from the prompt's words.",
+    )
 
 
 def _find_limits(text: str) -> dict[float, tuple[bool, str]]:

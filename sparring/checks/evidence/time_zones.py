@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import zoneinfo
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 
@@ -45,18 +45,22 @@ def find_wrong_clocks(subject: Subject, surveys: list[Survey]) -> list[Finding]:
                     }
                 )
     return [
-        Finding(
-            rule="environment.agreement",
-            severity=Severity.WARNING,
-            symptom=f"{tool} shows wrong local times, as if the difference from UTC were the same all year: "
-            f"{seen[0]['shown']} for {seen[0]['utc']} UTC in {seen[0]['zone']}, where it is {seen[0]['right']}.",
-            evidence={"tool": tool, "seen": list(seen[:4]), "right": right[tool], "wrong": len(seen)},
-            change="Convert with the zone's own rules (`zoneinfo.ZoneInfo`), not with a number of hours.",
-            confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",
-        )
+        _report_wrong_clock(tool, seen, right[tool])
         for tool, seen in wrong.items()
         if len(seen) >= FEWEST and right[tool] >= FEWEST
     ]
+
+
+def _report_wrong_clock(tool: str, seen: Sequence[dict[str, Json]], num_right: int) -> Finding:
+    return Finding(
+        rule="environment.agreement",
+        severity=Severity.WARNING,
+        symptom=f"{tool} shows wrong local times, as if the difference from UTC were the same all year: "
+        f"{seen[0]['shown']} for {seen[0]['utc']} UTC in {seen[0]['zone']}, where it is {seen[0]['right']}.",
+        evidence={"tool": tool, "seen": list(seen[:4]), "right": num_right, "wrong": len(seen)},
+        change="Convert with the zone's own rules (`zoneinfo.ZoneInfo`), not with a number of hours.",
+        confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",
+    )
 
 
 @cache

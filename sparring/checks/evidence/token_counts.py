@@ -129,24 +129,26 @@ async def find_too_long_results(subject: Subject) -> list[Finding]:
                     tokens = count_tokens(subject, CHARACTERS_A_TOKEN, [message], ())
                     if tokens > max(limit, longest.get(one.call.tool, (0,))[0]):
                         longest[one.call.tool] = tokens, task, str(one.call)
-    return [
-        Finding(
-            rule="budgets.context",
-            severity=Severity.WARNING,
-            symptom=f"one result of {tool} has about {tokens} tokens, but the context has {limit} for a whole episode.",
-            evidence={
-                "tool": tool,
-                "task": task.id,
-                "call": called,
-                "tokens": tokens,
-                "max_sequence_length": limit,
-                "tasks_tried": num,
-                "counted": f"at {CHARACTERS_A_TOKEN:g} characters per token"
-                if subject.chat is None
-                else "by the model's tokenizer",
-            },
-            change=f"Make {tool} return less at a time, or raise model.max_sequence_length.",
-            confirm=AGAIN,
-        )
-        for tool, (tokens, task, called) in longest.items()
-    ]
+    return [_report_too_long_result(subject, tool, one, num) for tool, one in longest.items()]
+
+
+def _report_too_long_result(subject: Subject, tool: str, longest: tuple[int, Task, str], num_tasks: int) -> Finding:
+    limit, (tokens, task, called) = subject.config.model.max_sequence_length, longest
+    return Finding(
+        rule="budgets.context",
+        severity=Severity.WARNING,
+        symptom=f"one result of {tool} has about {tokens} tokens, but the context has {limit} for a whole episode.",
+        evidence={
+            "tool": tool,
+            "task": task.id,
+            "call": called,
+            "tokens": tokens,
+            "max_sequence_length": limit,
+            "tasks_tried": num_tasks,
+            "counted": f"at {CHARACTERS_A_TOKEN:g} characters per token"
+            if subject.chat is None
+            else "by the model's tokenizer",
+        },
+        change=f"Make {tool} return less at a time, or raise model.max_sequence_length.",
+        confirm=AGAIN,
+    )

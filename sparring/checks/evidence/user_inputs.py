@@ -100,6 +100,21 @@ def read_schemas(path: Path) -> Mapping[str, ToolSchema]:
         raise DataError(
             f"{path} is not JSON ({error}); give OpenAI tools, an MCP listing or OpenAPI as JSON."
         ) from error
+    by_name: dict[str, ToolSchema] = {}
+    for name, description, parameters in _list_tools(content, path):
+        if name in by_name:
+            raise DataError(f"{path} has the tool {name!r} more than once; keep the one that production has.")
+        function = {
+            "name": name,
+            "description": description,
+            "parameters": resolve_references(parameters, f"{path}, tool {name!r}"),
+        }
+        by_name[name] = {"type": "function", "function": function}
+    return by_name
+
+
+def _list_tools(content: Json, path: Path) -> list[_Described]:
+    """Return the tools in the content of a file. Raises DataError if there are none."""
     if isinstance(content, dict) and "swagger" in content:
         raise DataError(
             f"{path} is Swagger {content['swagger']}; convert it to OpenAPI 3, which most generators write."
@@ -115,17 +130,7 @@ def read_schemas(path: Path) -> Mapping[str, ToolSchema]:
             f"{path} contains no tools; give a list of OpenAI tools, an MCP listing (tools/list), a `toolConfig`, or "
             "OpenAPI."
         )
-    by_name: dict[str, ToolSchema] = {}
-    for name, description, parameters in tools:
-        if name in by_name:
-            raise DataError(f"{path} has the tool {name!r} more than once; keep the one that production has.")
-        function = {
-            "name": name,
-            "description": description,
-            "parameters": resolve_references(parameters, f"{path}, tool {name!r}"),
-        }
-        by_name[name] = {"type": "function", "function": function}
-    return by_name
+    return tools
 
 
 def list_calls(row: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json], str | None]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -209,6 +209,16 @@ def is_number_part(part: Mapping[str, Json], *, whole: bool) -> bool:
     return _kind(part) == "number" or (whole and _kind(part) == "integer")
 
 
+def show_write(bench: Bench, probe: Probe, changes: Iterable[Change], *, most: int = 8) -> dict[str, Json]:
+    """Return the evidence of a call that writes: the call, its result, and the first `most` changes."""
+    return {
+        "task": bench.task.id,
+        "call": str(probe.call),
+        "answer": probe.result.content[:200],
+        "changed": [one.as_json() for one in itertools.islice(changes, most)],
+    }
+
+
 async def probe_writing_tools(subject: Subject) -> list[Bench]:
     """Return the probes for a few tasks of the tools that write. They are computed once."""
     if "benches" not in subject.shared:
@@ -239,32 +249,13 @@ async def _prepare(bench: Bench, writing: frozenset[str]) -> bool:
         if tried.is_legal:
             bench.known.add_text(tried.result.content, f"result of {tried.call.tool}")
             bench.known.add_legal(tried.call.arguments)
-    opening: dict[str, Call] = {}
-    for name in subject.tools:
-        before = await list_calls_before(subject, task, name)
-        if before and not await _works_alone(bench, name):
-            opening |= {str(one): one for one in before}
-    bench.opening = tuple(opening.values())[:6]
+    bench.opening = await _find_opening(bench)
     reading = [name for name in subject.tools if name not in writing and found.legal(name)]
     reading = [name for name in reading if not await _changes_something(bench, name)]
     calls = [one for name in reading for one in _reads(bench, name)]
-    own = copy.deepcopy(task)
-    answers: list[dict[str, str]] = []
-    async with subject.opened(own) as environment:
-        await reset(environment, own)
-        for one in bench.opening:
-            await execute(environment, one.tool, dict(one.arguments))
-        for _ in range(2):
-            results = [(str(one), await execute(environment, one.tool, dict(one.arguments))) for one in calls]
-            answers.append({one: result.content for one, result in results if not is_refusal(result)})
-            if environment.is_done:
-                return False
-    for name in {one.tool for one in calls}:
-        if any(not is_nothing(answers[0].get(str(one), "")) for one in calls if one.tool == name):
-            calls = [one for one in calls if one.tool != name or not is_nothing(answers[0].get(str(one), ""))]
-    first, again = answers
-    steady = [one for one in calls if str(one) in first and first[str(one)] == again.get(str(one))]
-    steady = [one for one in steady if len(first[str(one)]) <= LONGEST_READ]
+    steady = await _find_steady_calls(bench, calls)
+    if steady is None:
+        return False
     bench.readers = tuple(_pick_some(steady))
     bench.writing = frozenset(name for name in subject.tools if name not in reading)
     if not await _look_twice(bench):
@@ -276,6 +267,38 @@ async def _prepare(bench: Bench, writing: frozenset[str]) -> bool:
     bench.writing |= others
     bench.readers = tuple(one for one in bench.readers if one.tool not in others)
     return await _look_twice(bench)
+
+
+async def _find_opening(bench: Bench) -> tuple[Call, ...]:
+    """Return the calls that other tools need before they accept any call."""
+    opening: dict[str, Call] = {}
+    for name in bench.subject.tools:
+        before = await list_calls_before(bench.subject, bench.task, name)
+        if before and not await _works_alone(bench, name):
+            opening |= {str(one): one for one in before}
+    return tuple(opening.values())[:6]
+
+
+async def _find_steady_calls(bench: Bench, calls: Sequence[Call]) -> list[Call] | None:
+    """Return the calls that return the same short result twice, or None if the calls end the episode. Calls that
+    return nothing are left out if the tool returns something for another call."""
+    own = copy.deepcopy(bench.task)
+    answers: list[dict[str, str]] = []
+    async with bench.subject.opened(own) as environment:
+        await reset(environment, own)
+        for one in bench.opening:
+            await execute(environment, one.tool, dict(one.arguments))
+        for _ in range(2):
+            results = [(str(one), await execute(environment, one.tool, dict(one.arguments))) for one in calls]
+            answers.append({one: result.content for one, result in results if not is_refusal(result)})
+            if environment.is_done:
+                return None
+    first, again = answers
+    for name in {one.tool for one in calls}:
+        if any(not is_nothing(first.get(str(one), "")) for one in calls if one.tool == name):
+            calls = [one for one in calls if one.tool != name or not is_nothing(first.get(str(one), ""))]
+    steady = [one for one in calls if str(one) in first and first[str(one)] == again.get(str(one))]
+    return [one for one in steady if len(first[str(one)]) <= LONGEST_READ]
 
 
 async def _look_twice(bench: Bench) -> bool:

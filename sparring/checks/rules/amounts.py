@@ -15,7 +15,15 @@ from sparring.checks.evidence.snapshots import STATE, Change, Path, mask_argumen
 from sparring.checks.evidence.stored_values import is_number, stores
 from sparring.checks.evidence.subject import Subject
 from sparring.checks.evidence.worded_numbers import find_misworded
-from sparring.checks.evidence.write_probes import LOOK, Bench, Probe, documents, get_description, is_number_part
+from sparring.checks.evidence.write_probes import (
+    LOOK,
+    Bench,
+    Probe,
+    documents,
+    get_description,
+    is_number_part,
+    show_write,
+)
 from sparring.checks.rules.effects import AGAIN, keep_first_of_each, probe_unspoilt
 from sparring.environments import answer
 from sparring.findings import Finding, Severity
@@ -60,12 +68,7 @@ def _finding(bench: Bench, probe: Probe, symptom: str, change: str, changes: Ite
         rule="environment.amounts",
         severity=Severity.WARNING,
         symptom=symptom,
-        evidence={
-            "task": bench.task.id,
-            "call": str(probe.call),
-            "answer": probe.result.content[:200],
-            "changed": [one.as_json() for one in list(changes)[:8]],
-        },
+        evidence=show_write(bench, probe, changes),
         change=change,
         confirm=AGAIN,
     )
@@ -131,14 +134,7 @@ def _negative(bench: Bench) -> Iterator[Finding]:
         if name is None or not is_number(value) or value >= 0 or name in bench.keys(probe.call) or probe.is_refused:
             continue
         tool = probe.call.tool
-        others = [
-            one for one in bench.probes if one.call.tool == tool and one.parameter == name and is_number(one.value)
-        ]
-        is_guarded = any(one.is_refused and one.value >= 0 for one in others)
-        is_promised = documents(
-            bench, tool, "more than 0", "positive", "greater than (?:0|zero)", "at least 1", "above (?:0|zero)"
-        )
-        if not (is_guarded or is_promised):
+        if not _should_refuse_negatives(bench, tool, name):
             continue
         if documents(bench, tool, "negative", "minus", "correct", "adjust", "delta", "signed", "relative"):
             continue
@@ -161,6 +157,16 @@ def _negative(bench: Bench) -> Iterator[Finding]:
                 f"Refuse a {name} below 0, in the code and in the schema (Bounded(ge=...)).",
                 other_way,
             )
+
+
+def _should_refuse_negatives(bench: Bench, tool: str, name: str) -> bool:
+    """Return True if a tool refuses other numbers as this argument, or its description promises positive numbers."""
+    others = [one for one in bench.probes if one.call.tool == tool and one.parameter == name and is_number(one.value)]
+    is_guarded = any(one.is_refused and one.value >= 0 for one in others)
+    is_promised = documents(
+        bench, tool, "more than 0", "positive", "greater than (?:0|zero)", "at least 1", "above (?:0|zero)"
+    )
+    return is_guarded or is_promised
 
 
 def _moves(bench: Bench, base: Probe, name: str) -> Mapping[Path, float]:
@@ -272,19 +278,19 @@ async def limits(subject: Subject) -> Iterable[Finding]:
                     outcomes.setdefault(limit, []).append(within)
                     if over is not None:
                         beyond.setdefault(limit, over)
-    found = several
+    return keep_first_of_each([*several, *_report_limits(outcomes, beyond)])
+
+
+def _report_limits(
+    outcomes: Mapping[_Limit, list[dict[str, Json]]], beyond: Mapping[_Limit, dict[str, Json]]
+) -> Iterator[Finding]:
     for limit, tried in outcomes.items():
         if len(tried) >= 2 and all(one["last"] == "refused" and one["inside"] == "taken" for one in tried):
-            found.append(
-                _limit_finding(
-                    limit, f"{limit.tool} refuses {limit.name} {limit.number:g}, although {limit.stated}.", tried[0]
-                )
-            )
-    found += [
-        _limit_finding(one, f"{one.tool} accepts {one.name} beyond {one.number:g}, although {one.stated}.", seen)
-        for one, seen in beyond.items()
-    ]
-    return keep_first_of_each(found)
+            symptom = f"{limit.tool} refuses {limit.name} {limit.number:g}, although {limit.stated}."
+            yield _limit_finding(limit, symptom, tried[0])
+    for limit, seen in beyond.items():
+        symptom = f"{limit.tool} accepts {limit.name} beyond {limit.number:g}, although {limit.stated}."
+        yield _limit_finding(limit, symptom, seen)
 
 
 def _limit_finding(limit: _Limit, symptom: str, evidence: Mapping[str, Json]) -> Finding:
@@ -373,37 +379,37 @@ async def _tried(bench: Bench, base: Probe, limit: _Limit) -> tuple[dict[str, Js
     step = 1 if limit.is_most else -1
     number = int(limit.number) if float(limit.number).is_integer() else limit.number
 
-    def call(of: float) -> Call:
-        return Call(base.call.tool, {**base.call.arguments, limit.name: "a" * max(0, int(of)) if limit.of_text else of})
-
-    async def taken(of: float) -> tuple[bool, Probe | None]:
-        one = call(of)
-        if not bench.is_allowed(one):
-            return False, None
-        probe = await bench.probed(one, limit.name, "limit")
-        return bool(probe.changes) and not probe.is_refused, probe
-
-    last, last_probe = await taken(number)
-    inside = [(await taken(number - step * back))[0] for back in (1, 2)]
+    last, last_probe = await _try_number(bench, base, limit, number)
+    inside = [(await _try_number(bench, base, limit, number - step * back))[0] for back in (1, 2)]
     answered = "" if last_probe is None else last_probe.result.content[:200]
     within: dict[str, Json] = {
         "task": bench.task.id,
         "last": "taken" if last or last_probe is None else "refused",
         "inside": "taken" if any(inside) else "refused",
-        "call": str(call(number)),
+        "call": str(_with_number(base, limit, number)),
         "answer": answered,
     }
-    is_over, over = await taken(number + step)
+    is_over, over = await _try_number(bench, base, limit, number + step)
     if limit.is_schema or not is_over or over is None:
         return within, None
     value = over.call.arguments[limit.name]
     is_stored = any(one.after == value or (is_number(one.after) and stores(one, value)) for one in over.changes)
     if not is_stored or documents(bench, base.call.tool, "cut", "clamp", "trunc", "cap", "round"):
         return within, None
-    seen: dict[str, Json] = {
-        "task": bench.task.id,
-        "call": str(over.call),
-        "answer": over.result.content[:200],
-        "changed": [one.as_json() for one in over.changes[:6]],
-    }
-    return within, seen
+    return within, show_write(bench, over, over.changes, most=6)
+
+
+def _with_number(base: Probe, limit: _Limit, number: float) -> Call:
+    """Return the call with another number, or with a text of this length, as the limited argument."""
+    value = "a" * max(0, int(number)) if limit.of_text else number
+    return Call(base.call.tool, {**base.call.arguments, limit.name: value})
+
+
+async def _try_number(bench: Bench, base: Probe, limit: _Limit, number: float) -> tuple[bool, Probe | None]:
+    """Return whether the tool accepts a number and changes something, and the probe. The probe is None if the schema
+    does not allow the call."""
+    one = _with_number(base, limit, number)
+    if not bench.is_allowed(one):
+        return False, None
+    probe = await bench.probed(one, limit.name, "limit")
+    return bool(probe.changes) and not probe.is_refused, probe

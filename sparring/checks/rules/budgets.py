@@ -4,7 +4,7 @@ episodes."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, quantiles
@@ -237,14 +237,8 @@ async def cost(subject: Subject) -> Iterable[Finding]:
     config, size = subject.config, await expert_sizes(subject)
     if not config.is_trainable or not subject.tasks.train:
         return ()
-    max_steps, batch = config.schedule.max_steps, config.batch.global_batch_size
     steps, episodes = count_planned_episodes(subject)
-    ends = (
-        f" It ends after {steps} of {max_steps} steps, because {config.schedule.max_epochs} passes over "
-        f"{len(subject.tasks.train)} tasks fill no more batches of {batch}."
-        if steps < max_steps
-        else ""
-    )
+    ends = _describe_early_end(subject, steps)
     tokens, most = episodes * size.mean_sampled, episodes * max(size.turns) * config.sampling.sampling_max_tokens
     evidence: dict[str, Json] = {
         "steps": steps,
@@ -256,18 +250,32 @@ async def cost(subject: Subject) -> Iterable[Finding]:
     }
     if subject.parts is not None and subject.runs_baseline:
         evidence |= await _measured_cost(subject, episodes, tokens)
-    return [
-        Finding(
-            rule="budgets.cost",
-            severity=Severity.NOTE,
-            symptom=f"the run takes {episodes} episodes and samples about {tokens:,.0f} tokens.{ends}",
-            evidence=evidence,
-            change="Raise schedule.max_epochs or lower batch.global_batch_size if you intended more steps."
-            if ends
-            else "Nothing if your resources suffice. Otherwise, lower schedule.max_steps or use a smaller batch.",
-            confirm="Multiply `timing_s/step` of the first steps by the number of steps in the evidence.",
-        )
-    ]
+    return [_report_cost(episodes, tokens, ends, evidence)]
+
+
+def _report_cost(episodes: int, tokens: float, ends: str, evidence: Mapping[str, Json]) -> Finding:
+    return Finding(
+        rule="budgets.cost",
+        severity=Severity.NOTE,
+        symptom=f"the run takes {episodes} episodes and samples about {tokens:,.0f} tokens.{ends}",
+        evidence=evidence,
+        change="Raise schedule.max_epochs or lower batch.global_batch_size if you intended more steps."
+        if ends
+        else "Nothing if your resources suffice. Otherwise, lower schedule.max_steps or use a smaller batch.",
+        confirm="Multiply `timing_s/step` of the first steps by the number of steps in the evidence.",
+    )
+
+
+def _describe_early_end(subject: Subject, steps: int) -> str:
+    """Return why the run ends before its last step, or "" if it does not."""
+    config = subject.config
+    max_steps, batch = config.schedule.max_steps, config.batch.global_batch_size
+    if steps >= max_steps:
+        return ""
+    return (
+        f" It ends after {steps} of {max_steps} steps, because {config.schedule.max_epochs} passes over "
+        f"{len(subject.tasks.train)} tasks fill no more batches of {batch}."
+    )
 
 
 def count_planned_episodes(subject: Subject) -> tuple[int, int]:

@@ -44,27 +44,27 @@ async def chains(subject: Subject) -> Iterable[Finding]:
     needed = {name: (calls, len(calls) + 1, "for a chain") for name, calls in (await find_chains(subject)).items()}
     needed |= await _leading(subject)
     short = {name: one for name, one in needed.items() if one[1] > most}
-    if len(short) < FEWEST:
-        return []
+    return [_report(short, len(needed), most)] if len(short) >= FEWEST else []
+
+
+def _report(short: Mapping[str, tuple[list[Call], int, str]], num_tasks: int, max_turns: int) -> Finding:
     worst = max(short, key=lambda one: short[one][1])
     calls, turns, why = short[worst]
-    return [
-        Finding(
-            rule="budgets.chains",
-            severity=Severity.WARNING,
-            symptom=f"{len(short)} of {len(needed)} tasks take more turns than environment.max_turns = {most}: "
-            f"task {worst} takes "
-            f"{turns}, {why} of {len(calls)} calls of {', '.join(dict.fromkeys(one.tool for one in calls))}"
-            f"{' and an answer' * (turns > len(calls))}.",
-            evidence={
-                "task": worst,
-                "calls": list(map(str, calls)),
-                "turns": {name: turns for name, (_, turns, _) in short.items()},
-            },
-            change=f"Set environment.max_turns to at least {turns}, or make shorter tasks.",
-            confirm="Run `sparring check RECIPE --only budgets` again: the finding is gone.",
-        )
-    ]
+    return Finding(
+        rule="budgets.chains",
+        severity=Severity.WARNING,
+        symptom=f"{len(short)} of {num_tasks} tasks take more turns than environment.max_turns = {max_turns}: "
+        f"task {worst} takes "
+        f"{turns}, {why} of {len(calls)} calls of {', '.join(dict.fromkeys(one.tool for one in calls))}"
+        f"{' and an answer' * (turns > len(calls))}.",
+        evidence={
+            "task": worst,
+            "calls": list(map(str, calls)),
+            "turns": {name: turns for name, (_, turns, _) in short.items()},
+        },
+        change=f"Set environment.max_turns to at least {turns}, or make shorter tasks.",
+        confirm="Run `sparring check RECIPE --only budgets` again: the finding is gone.",
+    )
 
 
 async def _leading(subject: Subject) -> dict[str, tuple[list[Call], int, str]]:

@@ -90,17 +90,19 @@ async def claims(subject: Subject) -> Iterable[Finding]:
         if len(claim.broken) < fewest or tool in named:
             continue
         named.add(tool)
-        findings.append(
-            Finding(
-                rule="environment.claims",
-                severity=Severity.WARNING,
-                symptom=f"{tool}: {what}, in {len(claim.broken)} of {claim.kept + len(claim.broken)} results.",
-                evidence={"tool": tool, "seen": claim.broken[:4]},
-                change="Compute the value from the rows that the tools show, or describe what the value is.",
-                confirm=AGAIN,
-            )
-        )
+        findings.append(_report(tool, what, claim))
     return findings
+
+
+def _report(tool: str, what: str, claim: _Claim) -> Finding:
+    return Finding(
+        rule="environment.claims",
+        severity=Severity.WARNING,
+        symptom=f"{tool}: {what}, in {len(claim.broken)} of {claim.kept + len(claim.broken)} results.",
+        evidence={"tool": tool, "seen": claim.broken[:4]},
+        change="Compute the value from the rows that the tools show, or describe what the value is.",
+        confirm=AGAIN,
+    )
 
 
 def _claims(subject: Subject, survey: Survey) -> Iterator[tuple[Key, dict[str, Json] | None]]:

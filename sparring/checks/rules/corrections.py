@@ -70,20 +70,24 @@ async def leak_in_results(subject: Subject) -> Iterable[Finding]:
         async for leak in _leaks(subject, references, reference):
             found.setdefault((leak.tool, leak.name), []).append(leak)
     return [
-        Finding(
-            rule="data.leak_in_results",
-            severity=Severity.ERROR,
-            symptom=f"{tool} answers a wrong call with the right {name or 'answer'}: {clip(leaks[0].result, 120)!r}.",
-            evidence={
-                "calls": [one.shown for one in leaks[:NUM_SHOWN]],
-                "tasks": len({one.reference.task.id for one in leaks}),
-            },
-            change="State that the call is wrong, not which call would be right.",
-            confirm="Run the check again: no result of a wrong call contains a value that the policy has to find out.",
-        )
+        _report(tool, name, leaks)
         for (tool, name), leaks in found.items()
         if len({one.reference.task.id for one in leaks}) >= min(2, len(tasks))
     ]
+
+
+def _report(tool: str, name: str, leaks: Sequence[_Leak]) -> Finding:
+    return Finding(
+        rule="data.leak_in_results",
+        severity=Severity.ERROR,
+        symptom=f"{tool} answers a wrong call with the right {name or 'answer'}: {clip(leaks[0].result, 120)!r}.",
+        evidence={
+            "calls": [one.shown for one in leaks[:NUM_SHOWN]],
+            "tasks": len({one.reference.task.id for one in leaks}),
+        },
+        change="State that the call is wrong, not which call would be right.",
+        confirm="Run the check again: no result of a wrong call contains a value that the policy has to find out.",
+    )
 
 
 async def _leaks(subject: Subject, references: ReferenceEpisodes, reference: ReferenceEpisode) -> AsyncIterator[_Leak]:

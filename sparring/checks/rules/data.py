@@ -6,7 +6,7 @@ import difflib
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from sparring.checks.evidence.answer_forms import canonical, parse_object
@@ -45,34 +45,12 @@ async def duplicates(subject: Subject) -> Iterable[Finding]:
     replies, the policy cannot know which of two answers to the same prompt is correct. One of the two rows must be
     wrong. Results, histories and comparisons identify tasks by their id.
     """
-    found = []
+    found: list[Finding] = []
     everything, by_seed = place_tasks(subject), differ_by_seed(subject)
     for split in SPLITS:
         members = [one for one in everything if one.split == split]
         found += _shared_ids(split, members)
-        by_key: dict[str, list[Placed]] = defaultdict(list)
-        for one in members:
-            by_key[str(one.task.seed) if by_seed else identify(one.task, by_prompt=False)].append(one)
-        repeated = [group for group in by_key.values() if len(group) > 1]
-        surplus = sum(len(group) - 1 for group in repeated)
-        if surplus and surplus >= MANY_DUPLICATES * len(members):
-            group = repeated[0]
-            found.append(
-                Finding(
-                    rule="data.duplicates",
-                    severity=Severity.WARNING,
-                    symptom=f"{surplus} of the {len(members)} tasks of {split} repeat another task: rows "
-                    f"{', '.join(str(one.row) for one in group[:NUM_SHOWN])} are the same.",
-                    evidence={
-                        "split": split,
-                        "repeated": surplus,
-                        "rows": [[o.row for o in g] for g in repeated[:NUM_SHOWN]],
-                        "task": group[0].shown,
-                    },
-                    change="Keep one of each group of equal tasks. To run tasks more often, raise schedule.max_epochs.",
-                    confirm="All tasks of the split are different.",
-                )
-            )
+        found += _repeated_tasks(split, members, by_seed=by_seed)
     return [*found, *await _contradictions(subject, everything)]
 
 
@@ -94,6 +72,30 @@ def _shared_ids(split: str, members: Sequence[Placed]) -> Iterator[Finding]:
             },
             change="Give every task a unique id: results, histories and comparisons use it.",
             confirm="No two different tasks of the split share an id.",
+        )
+
+
+def _repeated_tasks(split: str, members: Sequence[Placed], *, by_seed: bool) -> Iterator[Finding]:
+    by_key: dict[str, list[Placed]] = defaultdict(list)
+    for one in members:
+        by_key[str(one.task.seed) if by_seed else identify(one.task, by_prompt=False)].append(one)
+    repeated = [group for group in by_key.values() if len(group) > 1]
+    surplus = sum(len(group) - 1 for group in repeated)
+    if surplus and surplus >= MANY_DUPLICATES * len(members):
+        group = repeated[0]
+        yield Finding(
+            rule="data.duplicates",
+            severity=Severity.WARNING,
+            symptom=f"{surplus} of the {len(members)} tasks of {split} repeat another task: rows "
+            f"{', '.join(str(one.row) for one in group[:NUM_SHOWN])} are the same.",
+            evidence={
+                "split": split,
+                "repeated": surplus,
+                "rows": [[o.row for o in g] for g in repeated[:NUM_SHOWN]],
+                "task": group[0].shown,
+            },
+            change="Keep one of each group of equal tasks. To run tasks more often, raise schedule.max_epochs.",
+            confirm="All tasks of the split are different.",
         )
 
 
@@ -140,56 +142,51 @@ async def columns(subject: Subject) -> Iterable[Finding]:
     references = await find_references(subject)
     read = set() if references is None else {path[0] for path in references.read}
     missed = set() if references is None else {path[0] for path in references.missed if len(path) == 1}
-    found = []
+    lacking = _lacking_fields(everything, counts, read)
+    unknown = _unknown_fields(counts, missed)
+    return [*lacking, *unknown, *await _unopened(subject, everything)]
+
+
+def _lacking_fields(everything: Sequence[Placed], counts: Counter[str], read: set[str]) -> Iterator[Finding]:
+    """Yield findings on fields that some tasks lack, if most tasks have the field, or the reward or scorer reads it."""
     for name in sorted(set(counts) | read):
         without = [one for one in everything if name not in one.task.fields]
         if not without or (counts[name] < len(everything) / 2 and name not in read):
             continue
         splits = Counter(one.split for one in without)
         is_read = name in read
-        found.append(
-            Finding(
-                rule="data.columns",
-                severity=Severity.ERROR if is_read else Severity.WARNING,
-                symptom=f"{len(without)} of {len(everything)} tasks lack the field {name!r}"
-                f"{', which reward or scorer reads' if is_read else ''}: rows "
-                f"{', '.join(f'{o.row} of {o.split}' for o in without[:3])}.",
-                evidence={"field": name, "lacking": dict(splits), "tasks": [one.shown for one in without[:NUM_SHOWN]]},
-                change=f"Give these rows a value for {name!r}, or remove them.",
-                confirm=f"Every task has {name!r}.",
-            )
+        yield Finding(
+            rule="data.columns",
+            severity=Severity.ERROR if is_read else Severity.WARNING,
+            symptom=f"{len(without)} of {len(everything)} tasks lack the field {name!r}"
+            f"{', which reward or scorer reads' if is_read else ''}: rows "
+            f"{', '.join(f'{o.row} of {o.split}' for o in without[:3])}.",
+            evidence={"field": name, "lacking": dict(splits), "tasks": [one.shown for one in without[:NUM_SHOWN]]},
+            change=f"Give these rows a value for {name!r}, or remove them.",
+            confirm=f"Every task has {name!r}.",
         )
+
+
+def _unknown_fields(counts: Mapping[str, int], missed: set[str]) -> Iterator[Finding]:
+    """Yield findings on fields that the reward or scorer reads, but no task has."""
     for name in sorted(missed - set(counts)):
         near = difflib.get_close_matches(name, list(counts), n=1)
-        found.append(
-            Finding(
-                rule="data.columns",
-                severity=Severity.ERROR if near else Severity.WARNING,
-                symptom=f"Reward or scorer reads the field {name!r}, which no task has"
-                f"{f'; there is {near[0]!r}' if near else ''}.",
-                evidence={"field": name, "fields": sorted(counts)},
-                change=f"Rename the column to {name!r}, or let reward and scorer read the existing column.",
-                confirm="Reward and scorer only read existing fields.",
-            )
+        yield Finding(
+            rule="data.columns",
+            severity=Severity.ERROR if near else Severity.WARNING,
+            symptom=f"Reward or scorer reads the field {name!r}, which no task has"
+            f"{f'; there is {near[0]!r}' if near else ''}.",
+            evidence={"field": name, "fields": sorted(counts)},
+            change=f"Rename the column to {name!r}, or let reward and scorer read the existing column.",
+            confirm="Reward and scorer only read existing fields.",
         )
-    return [*found, *await _unopened(subject, everything)]
 
 
 async def _unopened(subject: Subject, everything: Sequence[Placed]) -> list[Finding]:
-    """Return findings on tasks whose reset fails. The search samples all splits evenly for some seconds."""
+    """Return findings on tasks whose reset fails."""
     if subject.environment_class is None:
         return []
-    began, failed, num = time.monotonic(), [], 0
-    step = max(1, len(everything) // 300)
-    for one in everything[::step]:
-        if time.monotonic() - began > RESET_SECONDS:
-            break
-        num += 1
-        try:
-            async with opened(subject.make_environment(), one.task) as environment:
-                await reset(environment, one.task)
-        except SparringError as error:
-            failed.append((one, error))
+    failed, num = await _reset_some(subject, everything)
     if not failed or len(failed) == num:
         # If no task can be opened, the environment is at fault, and its own rules report it.
         return []
@@ -211,6 +208,23 @@ async def _unopened(subject: Subject, everything: Sequence[Placed]) -> list[Find
     ]
 
 
+async def _reset_some(subject: Subject, everything: Sequence[Placed]) -> tuple[list[tuple[Placed, SparringError]], int]:
+    """Reset tasks from all splits evenly for some seconds. Return the tasks whose reset fails, with the errors, and the
+    number of tasks that were reset."""
+    began, failed, num = time.monotonic(), [], 0
+    step = max(1, len(everything) // 300)
+    for one in everything[::step]:
+        if time.monotonic() - began > RESET_SECONDS:
+            break
+        num += 1
+        try:
+            async with opened(subject.make_environment(), one.task) as environment:
+                await reset(environment, one.task)
+        except SparringError as error:
+            failed.append((one, error))
+    return failed, num
+
+
 async def rows(subject: Subject) -> Iterable[Finding]:
     """No row is damaged or unusual: truncated, with unfilled placeholders, wrongly encoded, far longer or shorter than
     the others, or of a different type.
@@ -223,35 +237,42 @@ async def rows(subject: Subject) -> Iterable[Finding]:
     texts = [get_prompt_text(one.task) for one in everything]
     odd: dict[str, list[tuple[Placed, Json]]] = defaultdict(list)
     for one, text in zip(everything, texts, strict=True):
-        unfilled = [name for name in _UNFILLED.findall(text) if name in names]
-        value = _NO_VALUE.search(text)
-        if unfilled:
-            odd["a placeholder was not filled in"].append((one, unfilled))
-        if value:
-            odd["an empty value was printed"].append((one, value[0]))
-        if _MOJIBAKE.search(text):
-            odd["characters were decoded wrongly"].append((one, _MOJIBAKE.search(text)[0]))  # type: ignore[index]
-        if not text.strip():
-            odd["the prompt is blank"].append((one, text))
+        for why, what in _odd_parts(text, names):
+            odd[why].append((one, what))
     for why, places in _odd_lengths(texts) + _odd_ends(texts):
         if places:
             odd[why] += [(everything[place], clip(texts[place], 80)) for place in places]
     for why, picked in _odd_cells(everything):
         odd[why] += picked
-    return [
-        Finding(
-            rule="data.rows",
-            severity=Severity.ERROR
-            if why.startswith(("a placeholder", "the prompt is blank", "a cell"))
-            else Severity.WARNING,
-            symptom=f"{why[0].upper()}{why[1:]} in {len(found)} of {len(everything)} tasks: rows "
-            f"{', '.join(f'{one.row} of {one.split}' for one, _ in found[:NUM_SHOWN])}.",
-            evidence={"tasks": [{**one.shown, "odd": what} for one, what in found[:NUM_SHOWN]]},
-            change="Correct these rows, or remove them.",
-            confirm="The rows in the evidence look like the others.",
-        )
-        for why, found in odd.items()
-    ]
+    return [_report_odd(why, found, len(everything)) for why, found in odd.items()]
+
+
+def _report_odd(why: str, found: Sequence[tuple[Placed, Json]], num_tasks: int) -> Finding:
+    return Finding(
+        rule="data.rows",
+        severity=Severity.ERROR
+        if why.startswith(("a placeholder", "the prompt is blank", "a cell"))
+        else Severity.WARNING,
+        symptom=f"{why[0].upper()}{why[1:]} in {len(found)} of {num_tasks} tasks: rows "
+        f"{', '.join(f'{one.row} of {one.split}' for one, _ in found[:NUM_SHOWN])}.",
+        evidence={"tasks": [{**one.shown, "odd": what} for one, what in found[:NUM_SHOWN]]},
+        change="Correct these rows, or remove them.",
+        confirm="The rows in the evidence look like the others.",
+    )
+
+
+def _odd_parts(text: str, names: set[str]) -> Iterator[tuple[str, Json]]:
+    """Yield what is odd about a prompt, and the part of its text that shows it. `names` are the fields of the tasks."""
+    unfilled = [name for name in _UNFILLED.findall(text) if name in names]
+    value, mojibake = _NO_VALUE.search(text), _MOJIBAKE.search(text)
+    if unfilled:
+        yield "a placeholder was not filled in", unfilled
+    if value:
+        yield "an empty value was printed", value[0]
+    if mojibake:
+        yield "characters were decoded wrongly", mojibake[0]
+    if not text.strip():
+        yield "the prompt is blank", text
 
 
 def _odd_lengths(texts: Sequence[str]) -> list[tuple[str, list[int]]]:

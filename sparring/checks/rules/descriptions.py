@@ -62,12 +62,18 @@ async def described(subject: Subject) -> Iterable[Finding]:
     of guesses, moves or questions (`you have six guesses`), the episode must not end one call earlier or later, and
     `max_turns` must not be smaller. Correct the code or the description, because the policy believes what it reads.
     """
-    findings = [
+    return [
         *_unknown_arguments(subject),
         *[one async for one in _defaults(subject)],
         *_beyond_turns(subject),
         *await _attempts(subject),
+        *await _broken_descriptions(subject),
+        *_fractions(subject, [one for survey in await survey_steady_tools(subject) for one in survey.found()]),
     ]
+
+
+async def _broken_descriptions(subject: Subject) -> list[Finding]:
+    """Return findings on results that break what the description of their tool states about results."""
     broken: dict[tuple[str, str], list[CallResult]] = defaultdict(list)
     num: dict[str, int] = defaultdict(int)
     reading = set(await find_reading_tools(subject))
@@ -77,16 +83,14 @@ async def described(subject: Subject) -> Iterable[Finding]:
                 num[one.call.tool] += 1
                 for what in _broken(_returns(subject, one.call.tool), one):
                     broken[one.call.tool, what].append(one)
+    findings = []
     for (tool, what), seen in broken.items():
         if len(seen) >= FEWEST:
             shown = [{"call": str(one.call), "answer": one.result.content[:200]} for one in seen[:3]]
             findings.append(
                 _finding(f"{tool} {what}, in {len(seen)} of {num[tool]} results.", {"tool": tool, "seen": shown}, tool)
             )
-    return [
-        *findings,
-        *_fractions(subject, [one for survey in await survey_steady_tools(subject) for one in survey.found()]),
-    ]
+    return findings
 
 
 def _finding(symptom: str, evidence: Mapping[str, Json], tool: str) -> Finding:
@@ -257,15 +261,7 @@ async def _compared(subject: Subject, tool: str, argument: str, value: Json) -> 
         if results[0].content == results[1].content:
             # The results may be equal by chance, for example if there is nothing to choose from.
             continue
-        apart.append(
-            {
-                "task": task.id,
-                "without": str(calls[0]),
-                "gives": results[0].content[:200],
-                "with": str(calls[1]),
-                "then_gives": results[1].content[:200],
-            }
-        )
+        apart.append(_show_difference(task, calls, results))
     if len(apart) < min(FEWEST, len(tasks)):
         return None
     return _finding(
@@ -274,6 +270,16 @@ async def _compared(subject: Subject, tool: str, argument: str, value: Json) -> 
         {"tool": tool, "argument": argument, "default": value, "seen": apart},
         tool,
     )
+
+
+def _show_difference(task: Task, calls: Sequence[Call], results: Sequence[ToolResult]) -> dict[str, Json]:
+    return {
+        "task": task.id,
+        "without": str(calls[0]),
+        "gives": results[0].content[:200],
+        "with": str(calls[1]),
+        "then_gives": results[1].content[:200],
+    }
 
 
 async def _asked(subject: Subject, task: Task, before: Sequence[Call], call: Call) -> ToolResult:

@@ -19,6 +19,7 @@ from sparring.checks.evidence.write_probes import (
     describes,
     documents,
     probe_writing_tools,
+    show_write,
     split_path,
 )
 from sparring.findings import Finding, Severity
@@ -124,26 +125,16 @@ def _altered(bench: Bench, base: Probe, probe: Probe) -> Finding | None:
     tool, name, value = probe.call.tool, str(probe.parameter), probe.value
     if probe.is_refused or not probe.changes or probe.ended:
         return None
-    how = None
+    altered: tuple[str, Json] | None = None
     if isinstance(value, str) and probe.kind in TEXTS and not has_arrived(probe, value):
-        stems = _DOCUMENTED_TEXTS
-        stored = next(
-            (one for change in probe.changes for one in list_new_texts(change) if describe_alteration(value, one)), None
-        )
-        is_documented = documents(bench, tool, *stems) or describes(bench, _TEXT_CHANGES)
-        how = None if stored is None or is_documented else describe_alteration(value, stored)
-        answered = [str(one) for _, one in flatten(parse_content(probe.result.content), ())]
-        if how is None or any(describe_alteration(value, one) == how for one in answered):
-            return None
-        seen: Json = stored
+        altered = _find_altered_text(bench, probe, value)
     elif isinstance(value, int | float) and not isinstance(value, bool) and probe.kind in ("number", "unknown"):
-        stems = _DOCUMENTED_NUMBERS
         change = _number_lost(bench, base, probe, name)
-        if change is None or documents(bench, tool, *stems) or describes(bench, _NUMBER_CHANGES):
-            return None
-        how, seen = "as another number", change.after
-    if how is None:
+        is_documented = documents(bench, tool, *_DOCUMENTED_NUMBERS) or describes(bench, _NUMBER_CHANGES)
+        altered = None if change is None or is_documented else ("as another number", change.after)
+    if altered is None:
         return None
+    how, seen = altered
     return Finding(
         rule="environment.writes_lost",
         severity=Severity.WARNING,
@@ -159,6 +150,21 @@ def _altered(bench: Bench, base: Probe, probe: Probe) -> Finding | None:
         "and the result.",
         confirm=AGAIN,
     )
+
+
+def _find_altered_text(bench: Bench, probe: Probe, value: str) -> tuple[str, str] | None:
+    """Return how a text is altered and the text that is stored, or None if it is stored as it was passed,
+    or the tool reports the change."""
+    stored = next(
+        (one for change in probe.changes for one in list_new_texts(change) if describe_alteration(value, one)), None
+    )
+    if stored is None or documents(bench, probe.call.tool, *_DOCUMENTED_TEXTS) or describes(bench, _TEXT_CHANGES):
+        return None
+    how = describe_alteration(value, stored)
+    answered = [str(one) for _, one in flatten(parse_content(probe.result.content), ())]
+    if how is None or any(describe_alteration(value, one) == how for one in answered):
+        return None
+    return how, stored
 
 
 def _number_lost(bench: Bench, base: Probe, probe: Probe, name: str) -> Change | None:
@@ -242,23 +248,20 @@ async def writes_reach(subject: Subject) -> Iterable[Finding]:
                 continue
             what, others = seen
             named = ", ".join(f"{key}={probe.call.arguments[key]!r}" for key in keys)
-            found.append(
-                Finding(
-                    rule="environment.writes_reach",
-                    severity=Severity.ERROR,
-                    symptom=f"{probe.call.tool} was called with {named} and {what} {', '.join(map(repr, others[:3]))}.",
-                    evidence={
-                        "task": bench.task.id,
-                        "call": str(probe.call),
-                        "answer": probe.result.content[:200],
-                        "changed": [one.as_json() for one in probe.changes[:8]],
-                    },
-                    change="Change only what the call names: compare whole identifiers, and look up and write in the "
-                    "same list.",
-                    confirm=AGAIN,
-                )
-            )
+            symptom = f"{probe.call.tool} was called with {named} and {what} {', '.join(map(repr, others[:3]))}."
+            found.append(_report_reach(bench, probe, symptom))
     return keep_first_of_each(found)
+
+
+def _report_reach(bench: Bench, probe: Probe, symptom: str) -> Finding:
+    return Finding(
+        rule="environment.writes_reach",
+        severity=Severity.ERROR,
+        symptom=symptom,
+        evidence=show_write(bench, probe, probe.changes),
+        change="Change only what the call names: compare whole identifiers, and look up and write in the same list.",
+        confirm=AGAIN,
+    )
 
 
 def _beyond(bench: Bench, probe: Probe, keys: list[str]) -> tuple[str, list[str]] | None:
@@ -342,23 +345,20 @@ async def refused_writes(subject: Subject) -> Iterable[Finding]:
                 bench, probe.call.tool, "attempt", "penal", "lock", "log", "count", "costs?\\b", "tries"
             ):
                 continue
-            numbers = [one for one in changes if is_number(one.before) and is_number(one.after)]
-            found.append(
-                Finding(
-                    rule="environment.refused_writes",
-                    severity=Severity.WARNING,
-                    symptom=f"{probe.call.tool} fails, but changes {'/'.join((numbers or changes)[0].path)}.",
-                    evidence={
-                        "task": bench.task.id,
-                        "call": str(probe.call),
-                        "answer": probe.result.content[:200],
-                        "changed": [one.as_json() for one in changes[:8]],
-                    },
-                    change="Look up and check everything before you write, or undo what was done before the failure.",
-                    confirm=AGAIN,
-                )
-            )
+            found.append(_report_refused_write(bench, probe, changes))
     return keep_first_of_each(found)
+
+
+def _report_refused_write(bench: Bench, probe: Probe, changes: list[Change]) -> Finding:
+    numbers = [one for one in changes if is_number(one.before) and is_number(one.after)]
+    return Finding(
+        rule="environment.refused_writes",
+        severity=Severity.WARNING,
+        symptom=f"{probe.call.tool} fails, but changes {'/'.join((numbers or changes)[0].path)}.",
+        evidence=show_write(bench, probe, changes),
+        change="Look up and check everything before you write, or undo what was done before the failure.",
+        confirm=AGAIN,
+    )
 
 
 def _is_counted(change: Change) -> bool:
@@ -457,7 +457,24 @@ def _not_found_there(bench: Bench, base: Probe, call: Call, answered: str) -> Fi
 def _unseen(all_benches: list[Bench]) -> Iterator[Finding]:
     """Yield findings on read-only tools that showed a value of the state before a write, and never show the new value.
     At least two old values are necessary."""
-    seen: dict[tuple[str, str], dict[str, tuple[Bench, Probe, Change, Change | None]]] = {}
+    for (reader, tool), cases in _collect_unseen(all_benches).items():
+        if len(cases) < 2:
+            continue
+        bench, probe, change = next(iter(cases.values()))
+        yield Finding(
+            rule="environment.stale_reads",
+            severity=Severity.WARNING,
+            symptom=f"{reader} still returns the old value after {tool} changed it.",
+            evidence={"task": bench.task.id, "write": str(probe.call), "state": change.as_json(), "cases": len(cases)},
+            change=f"Let {reader} read what {tool} writes, and keep each value in one place.",
+            confirm=AGAIN,
+        )
+
+
+def _collect_unseen(all_benches: list[Bench]) -> dict[tuple[str, str], dict[str, tuple[Bench, Probe, Change]]]:
+    """Return for each pair of a reading and a writing tool the old values that the reading tool keeps returning. Pairs
+    in which it returns a new value are left out."""
+    seen: dict[tuple[str, str], dict[str, tuple[Bench, Probe, Change]]] = {}
     shown: set[tuple[str, str]] = set()
     for bench in all_benches:
         for probe in bench.probes:
@@ -477,19 +494,8 @@ def _unseen(all_benches: list[Bench]) -> Iterator[Finding]:
                     if path in after:
                         shown.add(key)
                     else:
-                        seen.setdefault(key, {})[str(change.before)] = (bench, probe, change, None)
-    for (reader, tool), cases in seen.items():
-        if (reader, tool) in shown or len(cases) < 2:
-            continue
-        bench, probe, change, _ = next(iter(cases.values()))
-        yield Finding(
-            rule="environment.stale_reads",
-            severity=Severity.WARNING,
-            symptom=f"{reader} still returns the old value after {tool} changed it.",
-            evidence={"task": bench.task.id, "write": str(probe.call), "state": change.as_json(), "cases": len(cases)},
-            change=f"Let {reader} read what {tool} writes, and keep each value in one place.",
-            confirm=AGAIN,
-        )
+                        seen.setdefault(key, {})[str(change.before)] = (bench, probe, change)
+    return {key: cases for key, cases in seen.items() if key not in shown}
 
 
 def _miscounted(all_benches: list[Bench]) -> Iterator[Finding]:
@@ -507,7 +513,7 @@ def _miscounted(all_benches: list[Bench]) -> Iterator[Finding]:
                 for path in numbers.get(size, ()) if abs(after.get(place, 0) - size) == 1 else ():
                     if probe.after.leaves.get(path) == size:
                         seen.setdefault((probe.call.tool, path, place), {}).setdefault(size, (bench, probe))
-    for (tool, path, place), cases in seen.items():
+    for (_, path, place), cases in seen.items():
         is_another = any(
             type(leaves.get(path)) is int and place in sizes and leaves[path] != sizes[place]
             for leaves, sizes in firsts
@@ -515,20 +521,24 @@ def _miscounted(all_benches: list[Bench]) -> Iterator[Finding]:
         if is_another or len(cases) < 2:
             continue
         bench, probe = next(iter(cases.values()))
-        yield Finding(
-            rule="environment.stale_reads",
-            severity=Severity.WARNING,
-            symptom=f"{'/'.join(path)} still has the count from before {tool}.",
-            evidence={
-                "task": bench.task.id,
-                "write": str(probe.call),
-                "number": bench.first.leaves[path],
-                "counted": "/".join(place),
-                "now": probe.after.sizes().get(place, 0),
-            },
-            change=f"Count when {path[0]} is called, or let {tool} change the number, too.",
-            confirm=AGAIN,
-        )
+        yield _report_miscount(bench, probe, path, place)
+
+
+def _report_miscount(bench: Bench, probe: Probe, path: Path, place: Path) -> Finding:
+    return Finding(
+        rule="environment.stale_reads",
+        severity=Severity.WARNING,
+        symptom=f"{'/'.join(path)} still has the count from before {probe.call.tool}.",
+        evidence={
+            "task": bench.task.id,
+            "write": str(probe.call),
+            "number": bench.first.leaves[path],
+            "counted": "/".join(place),
+            "now": probe.after.sizes().get(place, 0),
+        },
+        change=f"Count when {path[0]} is called, or let {probe.call.tool} change the number, too.",
+        confirm=AGAIN,
+    )
 
 
 def _is_distinctive(value: Json) -> bool:
@@ -545,16 +555,7 @@ async def carried_over(subject: Subject) -> Iterable[Finding]:
     for bench in await probe_writing_tools(subject):
         if not bench.carried:
             continue
-        tool, changes = "", list(bench.carried)
-        with subject.timing.as_far_as_it_goes():
-            for name in bench.bases or {one.call.tool: None for one in bench.probes}:
-                calls = [one.call for one in bench.probes if one.call.tool == name and not one.is_refused][-3:]
-                for call in calls:
-                    before = (await bench.run([LOOK])).views[0]
-                    await bench.run([call, LOOK])
-                    differs = before.changes_to((await bench.run([LOOK])).views[0])
-                    if differs and not tool:
-                        tool, changes = name, differs
+        tool, changes = await _find_source(subject, bench)
         source = tool or "an episode"
         return [
             Finding(
@@ -567,6 +568,22 @@ async def carried_over(subject: Subject) -> Iterable[Finding]:
             )
         ]
     return ()
+
+
+async def _find_source(subject: Subject, bench: Bench) -> tuple[str, list[Change]]:
+    """Return the first tool whose calls change what the next episode reads, with these changes. The tool is "" if no
+    single call does."""
+    tool, changes = "", list(bench.carried)
+    with subject.timing.as_far_as_it_goes():
+        for name in bench.bases or {one.call.tool: None for one in bench.probes}:
+            calls = [one.call for one in bench.probes if one.call.tool == name and not one.is_refused][-3:]
+            for call in calls:
+                before = (await bench.run([LOOK])).views[0]
+                await bench.run([call, LOOK])
+                differs = before.changes_to((await bench.run([LOOK])).views[0])
+                if differs and not tool:
+                    tool, changes = name, differs
+    return tool, changes
 
 
 async def probe_unspoilt(subject: Subject) -> list[Bench]:

@@ -16,7 +16,7 @@ from sparring.checks.evidence.survey import Survey, find_reading_tools, get_docu
 from sparring.checks.evidence.task_rows import Row, find_tables
 from sparring.environments import ToolResult
 from sparring.findings import Finding, Severity
-from sparring.types import Json
+from sparring.types import Json, Task
 
 FEWEST_TASKS = 2
 FEWEST_ROWS = 3
@@ -152,17 +152,22 @@ async def _ranges(subject: Subject, survey: Survey, tool: str, one: _Ends) -> No
         results = await _asked(subject, survey, calls)
         if any(map(is_refusal, results)):
             continue
-        alone, wider = [_is_empty(result) for result in results[::2]], [_is_empty(result) for result in results[1::2]]
-        if not all(alone):
-            one.kept.add(survey.task.id)
-        elif not any(wider):
-            one.what = "a range from a value to itself is empty, but a range to the next value is not"
-            one.lost[survey.task.id] = {
-                "call": str(calls[0]),
-                "answer": results[0].content[:200],
-                "with_the_next_value": str(calls[1]),
-                "answer_there": results[1].content[:200],
-            }
+        _record_range(survey.task, calls, results, one)
+
+
+def _record_range(task: Task, calls: Sequence[Call], results: Sequence[ToolResult], one: _Ends) -> None:
+    """Record the results of pairs of calls: from a value to itself, and to the next value."""
+    alone, wider = [_is_empty(result) for result in results[::2]], [_is_empty(result) for result in results[1::2]]
+    if not all(alone):
+        one.kept.add(task.id)
+    elif not any(wider):
+        one.what = "a range from a value to itself is empty, but a range to the next value is not"
+        one.lost[task.id] = {
+            "call": str(calls[0]),
+            "answer": results[0].content[:200],
+            "with_the_next_value": str(calls[1]),
+            "answer_there": results[1].content[:200],
+        }
 
 
 def _columns(survey: Survey, part: Mapping[str, Json]) -> Iterator[list[Json]]:

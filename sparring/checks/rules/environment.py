@@ -197,30 +197,34 @@ async def isolation(subject: Subject) -> Iterable[Finding]:
     with subject.timing.as_far_as_it_goes():
         for one, other in pairs[:4]:
             for policies in zip(await make_policies(subject, one), await make_policies(subject, other), strict=True):
-                alone = [
-                    await subject.run_episode(task, policy, graded=False)
-                    for task, policy in zip((one, other), policies, strict=True)
-                ]
-                subject.timing.need(2)
-                together = await asyncio.gather(
-                    *(
-                        subject.run_new_episode(task, policy)
-                        for task, policy in zip((one, other), policies, strict=True)
-                    )
-                )
-                for first, second in zip(alone, together, strict=True):
-                    difference = find_first_difference(
-                        write_transcript(first.messages), write_transcript(second.messages)
-                    )
-                    if difference is not None and not findings:
-                        concurrent = other if first.task is one else one
-                        symptom = (
-                            f"task {first.task.id} runs differently while an episode of task {concurrent.id} runs "
-                            "concurrently."
-                        )
-                        findings.append(_shared(symptom, {"task": first.task.id, **difference}))
+                found = await _compare_with_concurrent(subject, (one, other), policies)
+                if found is not None and not findings:
+                    findings.append(found)
         findings += await _canaries(subject, *pairs[0]) or ([] if findings else await _of_one_task(subject))
     return findings
+
+
+async def _compare_with_concurrent(
+    subject: Subject, tasks: tuple[Task, Task], policies: Sequence[ScriptedPolicy]
+) -> Finding | None:
+    """Run the episodes of two tasks one after the other, and then concurrently. Return a finding if one of them runs
+    differently."""
+    alone = [
+        await subject.run_episode(task, policy, graded=False) for task, policy in zip(tasks, policies, strict=True)
+    ]
+    subject.timing.need(2)
+    together = await asyncio.gather(
+        *(subject.run_new_episode(task, policy) for task, policy in zip(tasks, policies, strict=True))
+    )
+    for first, second in zip(alone, together, strict=True):
+        difference = find_first_difference(write_transcript(first.messages), write_transcript(second.messages))
+        if difference is not None:
+            concurrent = tasks[1] if first.task is tasks[0] else tasks[0]
+            symptom = (
+                f"task {first.task.id} runs differently while an episode of task {concurrent.id} runs concurrently."
+            )
+            return _shared(symptom, {"task": first.task.id, **difference})
+    return None
 
 
 async def _of_one_task(subject: Subject) -> list[Finding]:

@@ -56,33 +56,42 @@ async def form(subject: Subject) -> Iterable[Finding]:
     right = await get_episodes(subject, EXPERT) if references is not None else []
     if references is None or not right or not references.labels():
         return []
-    found: dict[str, list[dict[str, Json]]] = {}
     others: list[Finding] = [*await _not_offered(subject, references), *await _fractions(subject, references)]
-    for one in right[:MOST_TASKS]:
-        prompt = await get_prompt(subject, one.reference.task)
-        for phrase, rewrite in (*_forms(prompt), *_as_shown(prompt, references)):
-            shown = await _rejected(subject, references, one, rewrite)
-            if shown is not None:
-                found.setdefault(phrase, []).append(shown)
+    found = await _find_rejected(subject, references, right[:MOST_TASKS])
     others += [
         *find_wrong_choices(references),
         *await _contradicted(subject, references),
         *await find_refused_forms(subject, references, right),
     ]
-    return others + [
-        Finding(
-            rule="prompt.form",
-            severity=Severity.WARNING,
-            symptom=f"The prompt requests {phrase!r}, but the scorer rejects right answers in this form: "
-            f"{clip(str(shown[0]['written']), 80)!r} although {clip(str(shown[0]['right']), 80)!r} is right.",
-            evidence={"asked_for": phrase, "tasks": shown[:4]},
-            change="Write the reference answers in the form of the prompt, compare numbers as numbers, or change the "
-            "prompt.",
-            confirm="A right answer in the form of the prompt scores 1.",
-        )
-        for phrase, shown in found.items()
-        if len(shown) >= FEWEST
-    ]
+    return others + [_report_rejected(phrase, shown) for phrase, shown in found.items() if len(shown) >= FEWEST]
+
+
+async def _find_rejected(
+    subject: Subject, references: ReferenceEpisodes, right: Sequence[Episode]
+) -> dict[str, list[dict[str, Json]]]:
+    """Return evidence on right answers in a requested form that the scorer rejects, keyed by the words of the prompt
+    that request the form."""
+    found: dict[str, list[dict[str, Json]]] = {}
+    for one in right:
+        prompt = await get_prompt(subject, one.reference.task)
+        for phrase, rewrite in (*_forms(prompt), *_as_shown(prompt, references)):
+            shown = await _rejected(subject, references, one, rewrite)
+            if shown is not None:
+                found.setdefault(phrase, []).append(shown)
+    return found
+
+
+def _report_rejected(phrase: str, shown: Sequence[dict[str, Json]]) -> Finding:
+    return Finding(
+        rule="prompt.form",
+        severity=Severity.WARNING,
+        symptom=f"The prompt requests {phrase!r}, but the scorer rejects right answers in this form: "
+        f"{clip(str(shown[0]['written']), 80)!r} although {clip(str(shown[0]['right']), 80)!r} is right.",
+        evidence={"asked_for": phrase, "tasks": shown[:4]},
+        change="Write the reference answers in the form of the prompt, compare numbers as numbers, or change the "
+        "prompt.",
+        confirm="A right answer in the form of the prompt scores 1.",
+    )
 
 
 _LIST = re.compile(r"[\w-]+(?: [\w-]+)?(?:, ?[\w-]+(?: [\w-]+)?)+,? (?:or|and) [\w-]+", re.I)
@@ -106,25 +115,26 @@ async def _not_offered(subject: Subject, references: ReferenceEpisodes) -> list[
             missing = [one for one in labels if one not in offered]
             known = [one for one in labels if one in offered]
             if missing and len(known) >= max(2, len(missing) * 2) and len(known) >= len(offered) - 2:
-                shown = f"{labels[missing[0]]} tasks have the answer {missing[0]!r}"
-                findings.append(
-                    Finding(
-                        rule="prompt.form",
-                        severity=Severity.WARNING,
-                        symptom=f"The prompt lists the answers, {clip(found[0], 80)!r}, and {shown}, which the list "
-                        f"lacks.",
-                        evidence={
-                            "part": part,
-                            "listed": found[0],
-                            "answers": dict(labels),
-                            "not_listed": list(missing),
-                        },
-                        change=f"Name {missing[0]!r} in the prompt, or give these tasks an answer that it names.",
-                        confirm="Every reference answer is one that the prompt lists.",
-                    )
-                )
+                findings.append(_report_not_offered(part, found[0], labels, missing))
                 break
     return findings
+
+
+def _report_not_offered(part: str, listed: str, labels: Mapping[str, int], missing: Sequence[str]) -> Finding:
+    shown = f"{labels[missing[0]]} tasks have the answer {missing[0]!r}"
+    return Finding(
+        rule="prompt.form",
+        severity=Severity.WARNING,
+        symptom=f"The prompt lists the answers, {clip(listed, 80)!r}, and {shown}, which the list lacks.",
+        evidence={
+            "part": part,
+            "listed": listed,
+            "answers": dict(labels),
+            "not_listed": list(missing),
+        },
+        change=f"Name {missing[0]!r} in the prompt, or give these tasks an answer that it names.",
+        confirm="Every reference answer is one that the prompt lists.",
+    )
 
 
 async def _fractions(subject: Subject, references: ReferenceEpisodes) -> list[Finding]:
@@ -136,15 +146,7 @@ async def _fractions(subject: Subject, references: ReferenceEpisodes) -> list[Fi
             numbers = {float(value) for value in values if isinstance(value, str | int | float)}
         except ValueError:
             continue
-        about = (
-            [
-                prompt[found.start() : found.end() + _NEAR * 2]
-                for found in re.finditer(rf"\b{re.escape(part)}\b", prompt)
-            ]
-            if part
-            else re.findall(r"(?i)[^.?!]*\b(?:answer|reply|finish|end|what|how)\b[^?!]*", prompt)
-        )
-        is_asked = any(_PERCENT.search(one) for one in about) and not re.search(
+        is_asked = any(_PERCENT.search(one) for one in _find_mentions(part, prompt)) and not re.search(
             r"(?i)fraction|between 0 and 1|0 to 1", prompt
         )
         if is_asked and len(numbers) > 2 and all(0 <= one <= 1 for one in numbers):
@@ -161,6 +163,14 @@ async def _fractions(subject: Subject, references: ReferenceEpisodes) -> list[Fi
                 )
             )
     return findings
+
+
+def _find_mentions(part: str, prompt: str) -> list[str]:
+    """Return the parts of a prompt that describe a part of the answer, or the whole answer if the part has no name."""
+    if part:
+        named = re.finditer(rf"\b{re.escape(part)}\b", prompt)
+        return [prompt[found.start() : found.end() + _NEAR * 2] for found in named]
+    return re.findall(r"(?i)[^.?!]*\b(?:answer|reply|finish|end|what|how)\b[^?!]*", prompt)
 
 
 def _forms(prompt: str) -> Iterator[tuple[str, Rewrite]]:

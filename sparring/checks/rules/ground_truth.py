@@ -24,7 +24,7 @@ from sparring.checks.rules.prompt import get_prompt
 from sparring.checks.rules.tools import collect_answers
 from sparring.checks.running.time_budget import OutOfTimeError
 from sparring.findings import Finding, Severity
-from sparring.types import Json
+from sparring.types import Json, Task
 
 FEWEST = 8
 """The smallest number of tasks for which a share is meaningful."""
@@ -210,28 +210,15 @@ async def _without_expert(
     other data of the task, which other calls may return."""
     if subject.timing.episode_seconds > SLOW_SECONDS:
         return []
-    shown = dict(evidence)
-    asked: set[str] = set()
     try:
-        for one in played:
-            shown[one.reference.task.id] += f"{_spoken(await read_all(subject, one.reference.task))} "
-            if await is_asked_out(subject, one.reference.task):
-                asked.add(one.reference.task.id)
+        shown, asked = await _read_results(subject, played, evidence)
     except OutOfTimeError:
         return []
     found = [one for one in undecided if set(one.evidence["tasks"]) <= asked]
     # A value that appears in some result under its name is available with other arguments.
     given = {key for _, _, text in await collect_answers(subject) for key, _ in named_leaves(parse_object(text) or {})}
     graded = {path[0] for path in references.read}
-    own = {
-        one.reference.task.id: [
-            word
-            for name, field in one.reference.task.fields.items()
-            if name not in graded
-            for word in _spoken(json.dumps(field, ensure_ascii=False, default=str)).split()
-        ]
-        for one in played
-    }
+    own = {one.reference.task.id: _list_own_words(one.reference.task, graded) for one in played}
 
     def is_sure(name: str, one: Episode) -> bool:
         task = one.reference.task.id
@@ -241,6 +228,30 @@ async def _without_expert(
     nowhere = _find_missing(references, played, shown, is_sure)
     found += [one for one in nowhere if one.evidence["part"] not in given]
     return [replace(one, severity=Severity.WARNING) for one in found]
+
+
+async def _read_results(
+    subject: Subject, played: Sequence[Episode], evidence: Mapping[str, str]
+) -> tuple[dict[str, str], set[str]]:
+    """Return the evidence of each task together with the results of all read-only tools, and the tasks in which there
+    is nothing more to call. Raises OutOfTimeError."""
+    shown = dict(evidence)
+    asked: set[str] = set()
+    for one in played:
+        shown[one.reference.task.id] += f"{_spoken(await read_all(subject, one.reference.task))} "
+        if await is_asked_out(subject, one.reference.task):
+            asked.add(one.reference.task.id)
+    return shown, asked
+
+
+def _list_own_words(task: Task, graded: set[str]) -> list[str]:
+    """Return the words in the fields of a task that are not graded."""
+    return [
+        word
+        for name, field in task.fields.items()
+        if name not in graded
+        for word in _spoken(json.dumps(field, ensure_ascii=False, default=str)).split()
+    ]
 
 
 def _undecided(
@@ -268,17 +279,21 @@ def _undecided(
             distinct = {canonical((reference.parts or {}).get(name)): reference for reference in missing}
             if len(distinct) > 1:
                 first, second = list(distinct.values())[:2]
-                yield Finding(
-                    rule="data.unanswerable",
-                    severity=Severity.ERROR,
-                    symptom=f"{name or 'The answer'!r} cannot be known: tasks {first.task.id} and {second.task.id} "
-                    f"show the policy the same, but have different answers ({_shown(first, name)} and "
-                    f"{_shown(second, name)}).",
-                    evidence={"part": name, "tasks": {one.task.id: _shown(one, name) for one in (first, second)}},
-                    change="Let a tool or the prompt provide what the answer follows from, or do not score this part.",
-                    confirm="Tasks with different answers look different.",
-                )
+                yield _report_undecided(name, first, second)
                 break
+
+
+def _report_undecided(name: str, first: ReferenceEpisode, second: ReferenceEpisode) -> Finding:
+    return Finding(
+        rule="data.unanswerable",
+        severity=Severity.ERROR,
+        symptom=f"{name or 'The answer'!r} cannot be known: tasks {first.task.id} and {second.task.id} "
+        f"show the policy the same, but have different answers ({_shown(first, name)} and "
+        f"{_shown(second, name)}).",
+        evidence={"part": name, "tasks": {one.task.id: _shown(one, name) for one in (first, second)}},
+        change="Let a tool or the prompt provide what the answer follows from, or do not score this part.",
+        confirm="Tasks with different answers look different.",
+    )
 
 
 def _occurs_in(value: Json, text: str) -> bool:
@@ -329,19 +344,25 @@ def _find_missing(
                 missing.append(one)
         if not missing or 2 * len(missing) < len(played):
             continue
-        yield Finding(
-            rule="data.unanswerable",
-            severity=Severity.WARNING if is_label or len(missing) < len(played) else Severity.ERROR,
-            symptom=f"{name or 'The answer'!r} is shown nowhere in {len(missing)} of {len(played)} tasks: "
-            f"{_shown(missing[0].reference, name)} appears in no prompt and no tool result of task "
-            f"{missing[0].reference.task.id}.",
-            evidence={
-                "part": name,
-                "tasks": {o.reference.task.id: (o.reference.parts or {}).get(name) for o in missing[:NUM_SHOWN]},
-            },
-            change="Let a tool return the value, name the possible values in the prompt, or do not score this part.",
-            confirm="The values appear in a prompt or a tool result.",
-        )
+        is_certain = not is_label and len(missing) == len(played)
+        severity = Severity.ERROR if is_certain else Severity.WARNING
+        yield _report_missing(name, missing, len(played), severity)
+
+
+def _report_missing(name: str, missing: Sequence[Episode], num_tasks: int, severity: Severity) -> Finding:
+    return Finding(
+        rule="data.unanswerable",
+        severity=severity,
+        symptom=f"{name or 'The answer'!r} is shown nowhere in {len(missing)} of {num_tasks} tasks: "
+        f"{_shown(missing[0].reference, name)} appears in no prompt and no tool result of task "
+        f"{missing[0].reference.task.id}.",
+        evidence={
+            "part": name,
+            "tasks": {o.reference.task.id: (o.reference.parts or {}).get(name) for o in missing[:NUM_SHOWN]},
+        },
+        change="Let a tool return the value, name the possible values in the prompt, or do not score this part.",
+        confirm="The values appear in a prompt or a tool result.",
+    )
 
 
 def _evidence(one: Episode, copied: Episode | None) -> str:
@@ -364,34 +385,37 @@ async def imbalance(subject: Subject) -> Iterable[Finding]:
         canonical(dict(reference.parts)) if reference.parts else get_text(reference.answer)
         for reference in references.by_task.values()
     ]
-    best, count = find_most_frequent(expected)
+    _, count = find_most_frequent(expected)
     share = count / len(expected)
     scores = [one.score for one in await get_episodes(subject, "most frequent answer") if one.score is not None]
     score = fmean(scores) if scores else None
     if len(expected) < FEWEST or share < UNBALANCED or score == 0:
         return []
+    return [_report_imbalance(references, expected, share, score)]
+
+
+def _report_imbalance(
+    references: ReferenceEpisodes, expected: Sequence[str], share: float, score: float | None
+) -> Finding:
+    best, _ = find_most_frequent(expected)
     shares = {name: find_most_frequent(values) for name, values in references.labels().items()}
-    return [
-        Finding(
-            rule="data.imbalance",
-            severity=Severity.ERROR if share >= CONSTANT else Severity.WARNING,
-            symptom=f"One answer is right for {share:.0%} of {len(expected)} training tasks: {clip(str(best), 80)}; "
-            f"always giving this answer "
-            f"scores {'-' if score is None else f'{score:.2f}'}.",
-            evidence={
-                "answer": best,
-                "share": share,
-                "score": score,
-                "tasks": len(expected),
-                "answers": dict(Counter(expected).most_common(10)),
-                "parts": {
-                    name: {"value": value, "share": num / len(expected)} for name, (value, num) in shares.items()
-                },
-            },
-            change="Use about the same number of tasks for every answer, in training and in evaluation.",
-            confirm=f"The best constant answer is right for less than {UNBALANCED:.0%}.",
-        )
-    ]
+    return Finding(
+        rule="data.imbalance",
+        severity=Severity.ERROR if share >= CONSTANT else Severity.WARNING,
+        symptom=f"One answer is right for {share:.0%} of {len(expected)} training tasks: {clip(str(best), 80)}; "
+        f"always giving this answer "
+        f"scores {'-' if score is None else f'{score:.2f}'}.",
+        evidence={
+            "answer": best,
+            "share": share,
+            "score": score,
+            "tasks": len(expected),
+            "answers": dict(Counter(expected).most_common(10)),
+            "parts": {name: {"value": value, "share": num / len(expected)} for name, (value, num) in shares.items()},
+        },
+        change="Use about the same number of tasks for every answer, in training and in evaluation.",
+        confirm=f"The best constant answer is right for less than {UNBALANCED:.0%}.",
+    )
 
 
 def _shown(reference: ReferenceEpisode, name: str) -> str:

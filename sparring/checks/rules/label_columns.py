@@ -153,21 +153,23 @@ async def _outside_the_list(
             confirmed.append((one, value))
     if not confirmed:
         return []
-    return [
-        Finding(
-            rule="data.schema",
-            severity=Severity.ERROR,
-            symptom=f"The ground truth {name!r} is {confirmed[0][1]!r} in row {_rows(confirmed[:1])}, but the prompt only "
-            f"allows {', '.join(sorted(listed)[:8])}.",
-            evidence={
-                "field": name,
-                "allowed": sorted(listed),
-                "tasks": [_cell(*one) for one in confirmed[:NUM_SHOWN]],
-            },
-            change="Correct these rows, or name the value in the prompt.",
-            confirm="Every value is one that the prompt names.",
-        )
-    ]
+    return [_report_outside(name, listed, confirmed)]
+
+
+def _report_outside(name: str, listed: set[str], confirmed: Sequence[tuple[Placed, Json]]) -> Finding:
+    return Finding(
+        rule="data.schema",
+        severity=Severity.ERROR,
+        symptom=f"The ground truth {name!r} is {confirmed[0][1]!r} in row {_rows(confirmed[:1])}, but the prompt only "
+        f"allows {', '.join(sorted(listed)[:8])}.",
+        evidence={
+            "field": name,
+            "allowed": sorted(listed),
+            "tasks": [_cell(*one) for one in confirmed[:NUM_SHOWN]],
+        },
+        change="Correct these rows, or name the value in the prompt.",
+        confirm="Every value is one that the prompt names.",
+    )
 
 
 def _listed(name: str, values: Iterable[str], prompt: str) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -55,18 +55,11 @@ async def leaks(subject: Subject) -> Iterable[Finding]:
 
 async def _left_by(subject: Subject, how: str, play: Play, policy_of: PolicyOf, num: int) -> list[Finding]:
     """Return findings on the resources that episodes leak if they end in a certain way."""
-
-    async def window(tasks: Iterable[Task]) -> dict[str, int]:
-        """Run `num` more episodes, and return the size of each global afterwards."""
-        for task in tasks:
-            await play(subject, task, await policy_of(subject, task))
-        return measure_sizes(find_kept_globals(subject))
-
     tasks = [subject.sample[index % len(subject.sample)] for index in range(2 * num + 1)]
-    sizes = [await window(tasks[:1])]  # resources that are created once are not a leak
+    sizes = [await _run_window(subject, play, policy_of, tasks[:1])]  # resources that are created once are not a leak
     before = count_resources()
     with Observed(subject) as effects:
-        sizes.append(await window(tasks[1 : num + 1]))
+        sizes.append(await _run_window(subject, play, policy_of, tasks[1 : num + 1]))
     if count_resources().more_than(before):
         await asyncio.sleep(SETTLE_SECONDS)
     left: dict[str, Json] = {**count_resources().more_than(before)}
@@ -76,7 +69,7 @@ async def _left_by(subject: Subject, how: str, play: Play, policy_of: PolicyOf, 
     grown = _grown(sizes, num)
     if grown:
         # Containers that are filled once, such as the cache of a table, do not grow further.
-        sizes.append(await window(tasks[num + 1 :]))
+        sizes.append(await _run_window(subject, play, policy_of, tasks[num + 1 :]))
         grown = [name for name in grown if name in _grown(sizes[1:], num)]
     if grown:
         left["globals (references before, after)"] = {name: [sizes[0][name], sizes[-1][name]] for name in grown}
@@ -84,17 +77,27 @@ async def _left_by(subject: Subject, how: str, play: Play, policy_of: PolicyOf, 
         return []
     counts = [count for count in left.values() if isinstance(count, int)]
     is_error = grown or max(counts, default=0) >= num or len({one.what for one in files}) >= num
-    return [
-        Finding(
-            rule="environment.leaks",
-            severity=Severity.ERROR if is_error else Severity.WARNING,
-            symptom=f"{num * (2 if grown else 1)} episodes that {how} leave {', '.join(left)} behind.",
-            evidence={"task": tasks[1].id, "episodes": num * (2 if grown else 1), **left},
-            change="Release these resources in `close`, and create nothing that outlives the object. List a cache that "
-            "is meant to grow in `persists`.",
-            confirm=AGAIN,
-        )
-    ]
+    severity = Severity.ERROR if is_error else Severity.WARNING
+    return [_report(how, severity, tasks[1], num * (2 if grown else 1), left)]
+
+
+def _report(how: str, severity: Severity, task: Task, num_episodes: int, left: Mapping[str, Json]) -> Finding:
+    return Finding(
+        rule="environment.leaks",
+        severity=severity,
+        symptom=f"{num_episodes} episodes that {how} leave {', '.join(left)} behind.",
+        evidence={"task": task.id, "episodes": num_episodes, **left},
+        change="Release these resources in `close`, and create nothing that outlives the object. List a cache that "
+        "is meant to grow in `persists`.",
+        confirm=AGAIN,
+    )
+
+
+async def _run_window(subject: Subject, play: Play, policy_of: PolicyOf, tasks: Iterable[Task]) -> dict[str, int]:
+    """Run an episode of each task, and return the size of each global afterwards."""
+    for task in tasks:
+        await play(subject, task, await policy_of(subject, task))
+    return measure_sizes(find_kept_globals(subject))
 
 
 def _grown(sizes: Sequence[dict[str, int]], num: int) -> list[str]:

@@ -20,8 +20,9 @@ from sparring.checks.evidence.survey import (
     survey_steady_tools,
 )
 from sparring.checks.evidence.task_rows import WILDCARDS, find_lookup_faults
+from sparring.environments import ToolResult
 from sparring.findings import Finding, Severity
-from sparring.types import Json
+from sparring.types import Json, Task
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 2
@@ -165,11 +166,7 @@ async def _found_in_vain(subject: Subject, survey: Survey, tool: str) -> list[di
     text = get_documentation(subject, tool)
     if not distinguishes_unknown(survey, tool) or _PATTERNS.search(text):
         return []
-    right = {
-        str(next(iter(one.call.arguments.values()))): one
-        for one in survey.found(tool)
-        if len(one.call.arguments) == 1 and isinstance(next(iter(one.call.arguments.values())), str | int)
-    }
+    right = _find_by_value(survey, tool)
     contents = [one.result.content for one in right.values()]
     own = {key: one for key, one in right.items() if contents.count(one.result.content) == 1 and len(key) > 1}
     if len(own) < FEWEST:
@@ -185,23 +182,43 @@ async def _found_in_vain(subject: Subject, survey: Survey, tool: str) -> list[di
         len(survey.opening) :
     ]
     belongs = {one.result.content: key for key, one in own.items()}
-    # A tool that accepts any other character in place of the right one has no wildcards: it finds similar values.
-    fuzzy = {
-        key
-        for (key, call), result in zip(changed, results, strict=True)
-        if belongs.get(result.content) == key and any(_NO_WILDCARD in str(one) for one in call.arguments.values())
-    }
+    fuzzy = _find_fuzzy(changed, results, belongs)
     return [
-        {
-            "task": survey.task.id,
-            "call": str(call),
-            "answer": result.content[:200],
-            "belongs_to": belongs[result.content],
-        }
+        _show_in_vain(survey.task, call, result, belongs[result.content])
         for (key, call), result in zip(changed, results, strict=True)
         if (belongs.get(result.content) == key and key not in fuzzy)
         or (result.content in belongs and not any(call.arguments.values()))
     ]
+
+
+def _find_by_value(survey: Survey, tool: str) -> dict[str, CallResult]:
+    """Return the results of calls with a single text or number, keyed by this value."""
+    return {
+        str(next(iter(one.call.arguments.values()))): one
+        for one in survey.found(tool)
+        if len(one.call.arguments) == 1 and isinstance(next(iter(one.call.arguments.values())), str | int)
+    }
+
+
+def _find_fuzzy(
+    changed: Sequence[tuple[str, Call]], results: Sequence[ToolResult], belongs: Mapping[str, str]
+) -> set[str]:
+    """Return the values that are also found with any other character in place of the right one. Such a tool has no
+    wildcards: it finds similar values."""
+    return {
+        key
+        for (key, call), result in zip(changed, results, strict=True)
+        if belongs.get(result.content) == key and any(_NO_WILDCARD in str(one) for one in call.arguments.values())
+    }
+
+
+def _show_in_vain(task: Task, call: Call, result: ToolResult, owner: str) -> dict[str, Json]:
+    return {
+        "task": task.id,
+        "call": str(call),
+        "answer": result.content[:200],
+        "belongs_to": owner,
+    }
 
 
 def _with_wildcards(value: Json) -> Iterator[str]:

@@ -48,23 +48,27 @@ async def offers(subject: Subject) -> Iterable[Finding]:
             for task in subject.sample[: choose_num_tasks(subject, len(subject.sample))] if choices else ():
                 await _try(subject, task, name, choices, found)
     return [
-        Finding(
-            rule="environment.offers",
-            severity=Severity.WARNING,
-            symptom=f"{tool} does nothing for {len(seen.refused)} choices that {shows} names, for example "
-            f"{seen.refused[0]['call']}, but accepts {len(seen.taken)} choices that {shows} does not name, for "
-            f"example {seen.taken[0]['call']}.",
-            evidence={
-                "named_and_refused": seen.refused[:4],
-                "not_named_and_done": seen.taken[:4],
-                "as_named": seen.kept,
-            },
-            change="Let both tools read one table of the possible choices.",
-            confirm=AGAIN,
-        )
+        _report(shows, tool, seen)
         for (shows, tool), seen in found.items()
         if len(seen.refused) >= FEWEST and len(seen.taken) >= FEWEST
     ]
+
+
+def _report(shows: str, tool: str, seen: _Offers) -> Finding:
+    return Finding(
+        rule="environment.offers",
+        severity=Severity.WARNING,
+        symptom=f"{tool} does nothing for {len(seen.refused)} choices that {shows} names, for example "
+        f"{seen.refused[0]['call']}, but accepts {len(seen.taken)} choices that {shows} does not name, for "
+        f"example {seen.taken[0]['call']}.",
+        evidence={
+            "named_and_refused": seen.refused[:4],
+            "not_named_and_done": seen.taken[:4],
+            "as_named": seen.kept,
+        },
+        change="Let both tools read one table of the possible choices.",
+        confirm=AGAIN,
+    )
 
 
 def _choices(subject: Subject, tool: str) -> dict[str, Sequence[Json]]:
@@ -87,14 +91,7 @@ async def _try(
     """Try each choice in a fresh environment, and compare its effect with the choices that other tools name."""
     ((argument, values),) = choices.items()
     survey = await survey_task(subject, task)
-    named = {
-        one.call.tool: texts
-        for one in survey.found()
-        if one.call.tool != tool
-        and not one.call.arguments
-        and (texts := {v for _, v in leaves(one.value)} & set(values))
-    }
-    named = {shows: texts for shows, texts in named.items() if len(texts) < len(values)}
+    named = _find_named(survey, tool, values)
     for value in values if named else ():
         call = Call(tool, {argument: value})
         has_effect, result = await _effect(subject, survey, call, [Call(shows, {}) for shows in named])
@@ -112,6 +109,18 @@ async def _try(
                 seen.refused.append(evidence)
             else:
                 seen.taken.append(evidence)
+
+
+def _find_named(survey: Survey, tool: str, values: Sequence[Json]) -> dict[str, set[Json]]:
+    """Return the choices that each other tool names, if it names some of them but not all."""
+    named = {
+        one.call.tool: texts
+        for one in survey.found()
+        if one.call.tool != tool
+        and not one.call.arguments
+        and (texts := {v for _, v in leaves(one.value)} & set(values))
+    }
+    return {shows: texts for shows, texts in named.items() if len(texts) < len(values)}
 
 
 async def _effect(subject: Subject, survey: Survey, call: Call, shows: Sequence[Call]) -> tuple[bool, str]:

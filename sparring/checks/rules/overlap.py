@@ -44,8 +44,8 @@ async def contamination(subject: Subject) -> Iterable[Finding]:
     """
     everything = place_tasks(subject)
     train = [one for one in everything if one.split == "train"]
+    sizes = Counter(one.split for one in everything)
     if differ_by_seed(subject):
-        sizes = Counter(one.split for one in everything)
         return [
             *_contaminated(_same_seeds(everything), sizes, "the same as"),
             *await _find_equal_episodes(subject, sizes),
@@ -56,26 +56,30 @@ async def contamination(subject: Subject) -> Iterable[Finding]:
     graded = set() if references is None else {path[0] for path in references.read}
     exact: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
     left = []
-    for one in everything:
-        if one.split != "train":
-            original = known.get(identify(one.task, by_prompt))
-            if original is not None and _has_same_answer(original.task, one.task, graded):
-                exact[one.split].append((original, one))
-            else:
-                left.append(one)
-    compared = [*train, *left]
+    for one in (one for one in everything if one.split != "train"):
+        original = known.get(identify(one.task, by_prompt))
+        if original is not None and _has_same_answer(original.task, one.task, graded):
+            exact[one.split].append((original, one))
+        else:
+            left.append(one)
+    near = _find_near_tasks([*train, *left], graded, by_prompt=by_prompt)
+    return [*_contaminated(exact, sizes, "the same as"), *_contaminated(near, sizes, "nearly the same as")]
+
+
+def _find_near_tasks(
+    compared: Sequence[Placed], graded: set[str], *, by_prompt: bool
+) -> dict[str, list[tuple[Placed, Placed]]]:
+    """Return training tasks and nearly equal tasks of the other splits, keyed by split. The tasks of a pair have the
+    same answer if the prompt identifies a task, and otherwise the same fields."""
     near: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
     for pair in find_near_pairs(
         [get_prompt_text(one.task) for one in compared], [one.split == "train" for one in compared]
     ):
         original, one = compared[pair.left], compared[pair.right]
         names = graded if by_prompt else {name for name in original.task.fields if not ROW_COLUMNS.match(name)}
-        if get_seed(original.task) == get_seed(one.task) and all(
-            canonical(original.task.fields.get(name)) == canonical(one.task.fields.get(name)) for name in names
-        ):
+        if get_seed(original.task) == get_seed(one.task) and _has_same_answer(original.task, one.task, names):
             near[one.split].append((original, one))
-    sizes = Counter(one.split for one in everything)
-    return [*_contaminated(exact, sizes, "the same as"), *_contaminated(near, sizes, "nearly the same as")]
+    return near
 
 
 def _has_same_answer(one: Task, other: Task, graded: Iterable[str]) -> bool:

@@ -100,18 +100,22 @@ async def pages(subject: Subject) -> Iterable[Finding]:
                         seen.append(known := _Seen(what))
                     known.evidence.append({"task": survey.task.id, **evidence})
     return [
-        Finding(
-            rule="environment.pages",
-            severity=Severity.WARNING,
-            symptom=f"{tool}: {seen.what}, in {len({one['task'] for one in seen.evidence})} tasks.",
-            evidence={"tool": tool, "seen": seen.evidence[:4]},
-            change="Cut every page at its actual number of rows, and start the next page where this page ended.",
-            confirm=AGAIN,
-        )
+        _report(tool, seen)
         for tool, faults in found.items()
         for seen in faults[:1]
         if len({one["task"] for one in seen.evidence}) >= min(FEWEST_TASKS, len(subject.sample))
     ]
+
+
+def _report(tool: str, seen: _Seen) -> Finding:
+    return Finding(
+        rule="environment.pages",
+        severity=Severity.WARNING,
+        symptom=f"{tool}: {seen.what}, in {len({one['task'] for one in seen.evidence})} tasks.",
+        evidence={"tool": tool, "seen": seen.evidence[:4]},
+        change="Cut every page at its actual number of rows, and start the next page where this page ended.",
+        confirm=AGAIN,
+    )
 
 
 async def walk_pages(subject: Subject, task: Task) -> list[Walk]:
@@ -242,14 +246,19 @@ async def _turned(
             return _walk_of(tool, taken, limit, is_whole=True, beyond=beyond)
         taken.append((page, rows))
         is_last = _is_last(page)
-        if kind == "cursor":
-            at = next((v for key, v in page.fields.items() if (_CURSOR | {"next"}) & set(split_words(key))), None)
-            if at in (None, "", False):
-                return _walk_of(tool, taken, limit, is_whole=True)
-        else:
-            assert isinstance(at, int), "pages and offsets are numbers"
-            at += 1 if kind == "page" else len(rows)
+        at = _find_next(page, kind, at, len(rows))
+        if at is None:
+            return _walk_of(tool, taken, limit, is_whole=True)
     return _walk_of(tool, taken, limit, is_whole=is_last)
+
+
+def _find_next(page: CallResult, kind: str, at: Json, num_rows: int) -> Json:
+    """Return the page, offset or cursor that follows, or None if there is no other cursor."""
+    if kind == "cursor":
+        cursor = next((v for key, v in page.fields.items() if (_CURSOR | {"next"}) & set(split_words(key))), None)
+        return None if cursor in ("", False) else cursor
+    assert isinstance(at, int), "pages and offsets are numbers"
+    return at + (1 if kind == "page" else num_rows)
 
 
 def _walk_of(tool: str, taken: Sequence, limit: int | None, *, is_whole: bool, beyond: int = 0) -> Walk | None:

@@ -3,7 +3,7 @@ be rewarded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
 from sparring.checks.evidence.accepted_answers import find_never_accepted, find_paid_empty_answers
@@ -46,35 +46,37 @@ async def expert(subject: Subject) -> Iterable[Finding]:
     """
     references = await find_references(subject)
     if references is None:
-        return await find_never_accepted(subject) or [
-            Finding(
-                rule="policies.expert",
-                severity=Severity.NOTE,
-                symptom="No right answer is known: there is no scripted expert, and no field of the tasks that the "
-                "scorer pays for.",
-                evidence={"fields": sorted(subject.sample[0].fields)},
-                change="Define `demonstrate(task)` on the environment: the assistant's messages of a perfect episode.",
-                confirm="This note is gone, and the rules on answers, prompt and reward have something to compare "
-                "with.",
-            )
-        ]
+        return await find_never_accepted(subject) or [_report_no_answer(subject)]
     if references.failed:
-        task_id, reason = next(iter(references.failed.items()))
-        return [
-            Finding(
-                rule="policies.expert",
-                severity=Severity.ERROR,
-                symptom=f"The scripted expert fails on {len(references.failed)} of "
-                f"{len(references.failed) + len(references.by_task)} tasks.",
-                evidence={"task": task_id, "reason": reason, "tasks": list(references.failed)[:10]},
-                change="Fix `demonstrate`, or the row of the task that it cannot read.",
-                confirm="`sparring check --only policies` runs the expert on every sampled task.",
-            )
-        ]
+        return [_report_failed(references.failed, len(references.failed) + len(references.by_task))]
     played = await get_episodes(subject, EXPERT)
     if not references.has_expert:
         return [*_some_unpaid(played), *_some_rejected(played)]
     return [*_expert_score(played), *_expert_reward(played, await get_all_episodes(subject))]
+
+
+def _report_no_answer(subject: Subject) -> Finding:
+    return Finding(
+        rule="policies.expert",
+        severity=Severity.NOTE,
+        symptom="No right answer is known: there is no scripted expert, and no field of the tasks that the "
+        "scorer pays for.",
+        evidence={"fields": sorted(subject.sample[0].fields)},
+        change="Define `demonstrate(task)` on the environment: the assistant's messages of a perfect episode.",
+        confirm="This note is gone, and the rules on answers, prompt and reward have something to compare with.",
+    )
+
+
+def _report_failed(failed: Mapping[str, str], num_tasks: int) -> Finding:
+    task_id, reason = next(iter(failed.items()))
+    return Finding(
+        rule="policies.expert",
+        severity=Severity.ERROR,
+        symptom=f"The scripted expert fails on {len(failed)} of {num_tasks} tasks.",
+        evidence={"task": task_id, "reason": reason, "tasks": list(failed)[:10]},
+        change="Fix `demonstrate`, or the row of the task that it cannot read.",
+        confirm="`sparring check --only policies` runs the expert on every sampled task.",
+    )
 
 
 def _some_unpaid(played: Sequence[Episode]) -> Iterator[Finding]:
@@ -124,7 +126,6 @@ def _some_rejected(played: Sequence[Episode]) -> Iterator[Finding]:
 def _expert_score(played: Sequence[Episode]) -> Iterator[Finding]:
     low = [one for one in played if one.score is not None and one.score < 1.0]
     cut = [one for one in played if one.trajectory.outcome is not Outcome.FINISHED]
-    wrong = [one for one in played if one.trajectory.metrics.get("tool_errors", 0) > 0]
     if low and len(low) < len(played) and all(_rewarded_alike(one) for one in played):
         yield Finding(
             rule="policies.expert",
@@ -138,20 +139,7 @@ def _expert_score(played: Sequence[Episode]) -> Iterator[Finding]:
             confirm="`sparring eval RUN --policy expert` scores the expert on the held-out tasks.",
         )
     elif low:
-        reason = ""
-        if cut:
-            reason = f" Its episodes end as {cut[0].trajectory.outcome.value}."
-        elif wrong:
-            reason = " Some of its tool calls are refused."
-        yield Finding(
-            rule="policies.expert",
-            severity=Severity.ERROR,
-            symptom=f"The scorer gives the scripted expert less than 1.0 on {len(low)} of {len(played)} tasks.{reason}",
-            evidence={"mean_score": _mean([one.score for one in played]), "episodes": _shown(low)},
-            change="Let expert, ground truth and scorer agree: compare `said` with what the scorer reads (place, tag, "
-            "fields, types).",
-            confirm="The expert's mean score is 1.0.",
-        )
+        yield _report_low_scores(played, low, cut)
     elif cut:
         yield Finding(
             rule="policies.expert",
@@ -162,6 +150,23 @@ def _expert_score(played: Sequence[Episode]) -> Iterator[Finding]:
             "answer.",
             confirm="Every episode of the expert ends as finished.",
         )
+
+
+def _report_low_scores(played: Sequence[Episode], low: Sequence[Episode], cut: Sequence[Episode]) -> Finding:
+    reason = ""
+    if cut:
+        reason = f" Its episodes end as {cut[0].trajectory.outcome.value}."
+    elif any(one.trajectory.metrics.get("tool_errors", 0) > 0 for one in played):
+        reason = " Some of its tool calls are refused."
+    return Finding(
+        rule="policies.expert",
+        severity=Severity.ERROR,
+        symptom=f"The scorer gives the scripted expert less than 1.0 on {len(low)} of {len(played)} tasks.{reason}",
+        evidence={"mean_score": _mean([one.score for one in played]), "episodes": _shown(low)},
+        change="Let expert, ground truth and scorer agree: compare `said` with what the scorer reads (place, tag, "
+        "fields, types).",
+        confirm="The expert's mean score is 1.0.",
+    )
 
 
 def _rewarded_alike(one: Episode) -> bool:
@@ -181,17 +186,7 @@ def _expert_reward(played: Sequence[Episode], everybody: Sequence[Episode]) -> I
         if one.reward is not None and one.is_wrong and one.reward > earned.get(one.reference.task.id, one.reward) + 1e-6
     ]
     if better:
-        worst = max(better, key=lambda one: one.reward or 0.0)
-        yield Finding(
-            rule="policies.expert",
-            severity=Severity.ERROR,
-            symptom=f"The policy '{worst.policy}' earns more than the scripted expert: {worst.reward:g} against "
-            f"{earned[worst.reference.task.id]:g} on task {worst.reference.task.id}.",
-            evidence={"episodes": _shown(better), "expert": earned[worst.reference.task.id]},
-            change="Find the part of the reward that pays this policy. Remove it, or limit it to less than a right "
-            "answer earns.",
-            confirm="No policy of this check earns more than the expert on any task.",
-        )
+        yield _report_better(better, earned)
         return
     right = [one for one in played if one.score in (None, 1.0)]
     rewards = [one.reward for one in right if one.reward is not None]
@@ -206,6 +201,20 @@ def _expert_reward(played: Sequence[Episode], everybody: Sequence[Episode]) -> I
             "earns 1.",
             confirm="The expert's mean reward is 1.",
         )
+
+
+def _report_better(better: Sequence[Episode], earned: Mapping[str, float]) -> Finding:
+    worst = max(better, key=lambda one: one.reward or 0.0)
+    return Finding(
+        rule="policies.expert",
+        severity=Severity.ERROR,
+        symptom=f"The policy '{worst.policy}' earns more than the scripted expert: {worst.reward:g} against "
+        f"{earned[worst.reference.task.id]:g} on task {worst.reference.task.id}.",
+        evidence={"episodes": _shown(better), "expert": earned[worst.reference.task.id]},
+        change="Find the part of the reward that pays this policy. Remove it, or limit it to less than a right "
+        "answer earns.",
+        confirm="No policy of this check earns more than the expert on any task.",
+    )
 
 
 async def null(subject: Subject) -> Iterable[Finding]:
@@ -321,20 +330,22 @@ async def at_once(subject: Subject) -> Iterable[Finding]:
         and one.reward > worked + 0.01
     ]
     if hasty and len(hasty) * 2 >= len(by_task):
-        first = hasty[0]
-        found.append(
-            Finding(
-                rule="policies.at_once",
-                severity=Severity.WARNING,
-                symptom=f"A wrong answer in the first turn earns more ({first.reward:g}) than the same answer after "
-                f"the expert's calls ({by_task[first.reference.task.id]:g}).",
-                evidence={"episodes": _shown(hasty), "after_the_calls": by_task[first.reference.task.id]},
-                change="Do not penalize turns or calls in wrong episodes, and limit what is subtracted in right "
-                "episodes.",
-                confirm="A wrong answer earns the same with and without the expert's calls before it.",
-            )
-        )
+        found.append(_report_hasty(hasty, by_task))
     return found
+
+
+def _report_hasty(hasty: Sequence[Episode], by_task: Mapping[str, float | None]) -> Finding:
+    first = hasty[0]
+    wrong = by_task[first.reference.task.id]
+    return Finding(
+        rule="policies.at_once",
+        severity=Severity.WARNING,
+        symptom=f"A wrong answer in the first turn earns more ({first.reward:g}) than the same answer after "
+        f"the expert's calls ({wrong:g}).",
+        evidence={"episodes": _shown(hasty), "after_the_calls": wrong},
+        change="Do not penalize turns or calls in wrong episodes, and limit what is subtracted in right episodes.",
+        confirm="A wrong answer earns the same with and without the expert's calls before it.",
+    )
 
 
 async def everything(subject: Subject) -> Iterable[Finding]:

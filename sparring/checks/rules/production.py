@@ -15,7 +15,7 @@ from sparring.checks.evidence.user_inputs import list_calls
 from sparring.checks.rules.tools import collect_answers
 from sparring.environments.tools import fits
 from sparring.findings import Finding, Severity
-from sparring.types import Json
+from sparring.types import Json, ToolSchema
 
 FAR_APART = 0.4
 """The smallest total variation between two mixes that the rule reports: the share of the calls that would have to
@@ -35,17 +35,8 @@ async def production_schema(subject: Subject) -> Iterable[Finding]:
     a default, or allows null for an argument that may be left out. If type hints cannot express what production
     accepts, let the environment's `tools()` return `SchemaTool`s with production's schemas.
     """
-    given = subject.user_inputs.schemas or {}
     here = {name: tool.schema for name, tool in subject.tools.items()}
-    differing: list[tuple[str, Mapping[str, Json]]] = []
-    for name in given.keys() - here.keys():
-        differing.append((f"production has a tool {name}, but the environment does not", {"tools": list(here)}))
-    for name in here.keys() - given.keys():
-        differing.append((f"the environment has a tool {name}, but production does not", {"production": list(given)}))
-    for name in given.keys() & here.keys():
-        mine = resolve_references(here[name]["function"]["parameters"], f"tool {name!r} of the environment")
-        found = compare_schemas(mine, given[name]["function"]["parameters"])
-        differing += [(f"{name}: {one.what}", one.evidence) for one in found]
+    differing = _compare_tools(here, subject.user_inputs.schemas or {})
     return [
         Finding(
             rule="environment.production_schema",
@@ -58,6 +49,22 @@ async def production_schema(subject: Subject) -> Iterable[Finding]:
         )
         for what, evidence in sorted(differing, key=lambda one: one[0])
     ]
+
+
+def _compare_tools(
+    here: Mapping[str, ToolSchema], given: Mapping[str, ToolSchema]
+) -> list[tuple[str, Mapping[str, Json]]]:
+    """Return the differences between the tools of the environment and those of production, with the evidence."""
+    differing: list[tuple[str, Mapping[str, Json]]] = []
+    for name in given.keys() - here.keys():
+        differing.append((f"production has a tool {name}, but the environment does not", {"tools": list(here)}))
+    for name in here.keys() - given.keys():
+        differing.append((f"the environment has a tool {name}, but production does not", {"production": list(given)}))
+    for name in given.keys() & here.keys():
+        mine = resolve_references(here[name]["function"]["parameters"], f"tool {name!r} of the environment")
+        found = compare_schemas(mine, given[name]["function"]["parameters"])
+        differing += [(f"{name}: {one.what}", one.evidence) for one in found]
+    return differing
 
 
 async def representative(subject: Subject) -> Iterable[Finding]:

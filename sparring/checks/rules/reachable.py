@@ -76,24 +76,26 @@ async def unreachable(subject: Subject) -> Iterable[Finding]:
     ruled_out = list(_ruled_out(subject, plans))
     if ruled_out:
         return ruled_out
-    seen: list[_Seen] = []
-    num_whole = sum(one.is_whole for one in plans)
-    for plan in plans:
-        found = [*_nearly(plan), *_find_next_to(plan), *_elsewhere(plan)]
-        if not found and num_whole >= MOSTLY * len(plans):
-            found += _refused(plan)
-        if not found:
-            shown = (*find_scaled(subject, plan), *find_detours(plan, plans), *find_left_over(plan), *find_spread(plan))
-            found += [_Seen(plan, one.step, one.what, one.expected, one.got) for one in shown]
-        seen += found
     kinds: dict[str, list[_Seen]] = defaultdict(list)
-    for one in seen:
-        kinds[one.what].append(one)
+    for plan in plans:
+        for one in _find_defects(subject, plan, plans):
+            kinds[one.what].append(one)
     return [
         _finding(what, those, len(plans))
         for what, those in kinds.items()
         if len({one.plan.task.id for one in those}) >= min(_fewest(those, len(plans)), len(plans))
     ]
+
+
+def _find_defects(subject: Subject, plan: Plan, plans: Sequence[Plan]) -> list[_Seen]:
+    """Return what keeps a plan from producing the required state, or makes it take a detour."""
+    found = [*_nearly(plan), *_find_next_to(plan), *_elsewhere(plan)]
+    if not found and sum(one.is_whole for one in plans) >= MOSTLY * len(plans):
+        found += _refused(plan)
+    if not found:
+        shown = (*find_scaled(subject, plan), *find_detours(plan, plans), *find_left_over(plan), *find_spread(plan))
+        found += [_Seen(plan, one.step, one.what, one.expected, one.got) for one in shown]
+    return found
 
 
 def _fewest(seen: Sequence[_Seen], num_plans: int) -> int:
@@ -113,6 +115,24 @@ async def done_already(subject: Subject) -> Iterable[Finding]:
     assert subject.environment_class is not None, "the rule needs an environment"
     if subject.environment_class.final_state is Environment.final_state:
         return []
+    done, num = await _find_done(subject)
+    if len(done) < max(1, MANY_DONE * num):
+        return []
+    return [
+        Finding(
+            rule="data.done_already",
+            severity=Severity.WARNING,
+            symptom=f"Doing nothing is paid in {len(done)} of {num} tasks, for example in task {done[0]}.",
+            evidence={"tasks": done, "of": num},
+            change="Change these tasks so that the requested state is not there when they begin, or remove them.",
+            confirm=_CONFIRM,
+        )
+    ]
+
+
+async def _find_done(subject: Subject) -> tuple[list[str], int]:
+    """Return the tasks in which doing nothing is paid, and the number of tasks that were tried. Tasks in which the
+    expert changes nothing are left out."""
     done: list[str] = []
     num = 0
     with subject.timing.as_far_as_it_goes():
@@ -126,18 +146,7 @@ async def done_already(subject: Subject) -> Iterable[Finding]:
             num += 1
             if episode.final_state is not None and await is_paid(subject, episode):
                 done.append(task.id)
-    if len(done) < max(1, MANY_DONE * num):
-        return []
-    return [
-        Finding(
-            rule="data.done_already",
-            severity=Severity.WARNING,
-            symptom=f"Doing nothing is paid in {len(done)} of {num} tasks, for example in task {done[0]}.",
-            evidence={"tasks": done, "of": num},
-            change="Change these tasks so that the requested state is not there when they begin, or remove them.",
-            confirm=_CONFIRM,
-        )
-    ]
+    return done, num
 
 
 def _finding(what: str, seen: Sequence[_Seen], num_plans: int) -> Finding:
@@ -157,16 +166,7 @@ def _finding(what: str, seen: Sequence[_Seen], num_plans: int) -> Finding:
 def _ruled_out(subject: Subject, plans: Sequence[Plan]) -> Iterator[Finding]:
     """Yield findings on required values in a place that only one tool writes to, if the tool's argument excludes
     them."""
-    writers: dict[Place, set[str]] = defaultdict(set)
-    stores: dict[tuple[str, str], set[Place]] = defaultdict(set)
-    for plan in plans:
-        for step, before, after in plan.effects:
-            given = set(map(str, step.call.arguments.values()))
-            for place, text in _placed(after) - _placed(before):
-                written = tuple(ANY if part in given else part for part in place)
-                writers[written].add(step.call.tool)
-                for key in (key for key, value in step.call.arguments.items() if canonical(value) == text):
-                    stores[step.call.tool, key].add(written)
+    writers, stores = _find_written_places(plans)
     for (tool, key), places in sorted(stores.items()):
         own = [one for one in places if writers[one] == {tool}]
         wanted: dict[str, list[str]] = defaultdict(list)
@@ -188,6 +188,23 @@ def _ruled_out(subject: Subject, plans: Sequence[Plan]) -> Iterator[Finding]:
                 change=f"Let `{key}` of `{tool}` accept these values, or make tasks that require accepted values.",
                 confirm=_CONFIRM,
             )
+
+
+def _find_written_places(
+    plans: Sequence[Plan],
+) -> tuple[dict[Place, set[str]], dict[tuple[str, str], set[Place]]]:
+    """Return the tools that write to each place, and the places in which each argument of a tool is stored."""
+    writers: dict[Place, set[str]] = defaultdict(set)
+    stores: dict[tuple[str, str], set[Place]] = defaultdict(set)
+    for plan in plans:
+        for step, before, after in plan.effects:
+            given = set(map(str, step.call.arguments.values()))
+            for place, text in _placed(after) - _placed(before):
+                written = tuple(ANY if part in given else part for part in place)
+                writers[written].add(step.call.tool)
+                for key in (key for key, value in step.call.arguments.items() if canonical(value) == text):
+                    stores[step.call.tool, key].add(written)
+    return writers, stores
 
 
 def _placed(state: Json, place: Place = ()) -> Counter[Leaf]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sparring.checks.evidence.legal_calls import make_policies
 from sparring.checks.evidence.subject import Subject
@@ -32,28 +32,32 @@ async def repairs(subject: Subject) -> Iterable[Finding]:
                     made.update({f"{step['tool']}: {what}" for what in step.get(REPAIRS, ())})
     found = []
     if made:
-        (first, times), *_ = made.most_common()
-        found.append(
-            Finding(
-                rule="environment.repairs",
-                severity=Severity.WARNING,
-                symptom=f"The adapter changes results in {len(made)} ways. The most frequent change, in {times} of "
-                f"{results} results: {first}.",
-                evidence={"results": results, "repairs": dict(made.most_common())},
-                change="Correct these results in the environment itself, or accept what the policy reads instead.",
-                confirm=CONFIRM,
-            )
-        )
+        found.append(_report_results(made, results))
     listed = Counter(str(what) for task in subject.looked_at for what in task.fields.get(REPAIRS, ()))
     if listed:
-        found.append(
-            Finding(
-                rule="environment.repairs",
-                severity=Severity.NOTE,
-                symptom=f"The tasks are changed in {len(listed)} ways: {next(iter(listed))}",
-                evidence={"tasks": len(subject.looked_at), "repairs": dict(listed)},
-                change="Nothing, if you accept the changes.",
-                confirm=CONFIRM,
-            )
-        )
+        found.append(_report_tasks(listed, len(subject.looked_at)))
     return found
+
+
+def _report_results(made: Counter[str], num_results: int) -> Finding:
+    (first, times), *_ = made.most_common()
+    return Finding(
+        rule="environment.repairs",
+        severity=Severity.WARNING,
+        symptom=f"The adapter changes results in {len(made)} ways. The most frequent change, in {times} of "
+        f"{num_results} results: {first}.",
+        evidence={"results": num_results, "repairs": dict(made.most_common())},
+        change="Correct these results in the environment itself, or accept what the policy reads instead.",
+        confirm=CONFIRM,
+    )
+
+
+def _report_tasks(listed: Mapping[str, int], num_tasks: int) -> Finding:
+    return Finding(
+        rule="environment.repairs",
+        severity=Severity.NOTE,
+        symptom=f"The tasks are changed in {len(listed)} ways: {next(iter(listed))}",
+        evidence={"tasks": num_tasks, "repairs": dict(listed)},
+        change="Nothing, if you accept the changes.",
+        confirm=CONFIRM,
+    )

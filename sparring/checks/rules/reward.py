@@ -355,18 +355,20 @@ async def _dearer_than_nothing(subject: Subject) -> list[Finding]:
                 )
     if len(lost) < FEWEST_LOST:
         return []
+    return [_report_dear(lost, len(chains))]
+
+
+def _report_dear(lost: Sequence[dict[str, Json]], num_tasks: int) -> Finding:
     worst = max(lost, key=lambda one: len(one["calls"]))  # type: ignore[arg-type]
-    return [
-        Finding(
-            rule="reward.order",
-            severity=Severity.WARNING,
-            symptom=f"In {len(lost)} of {len(chains)} tasks, the right answer earns no more than silence after the "
-            f"calls that lead to it: {worst['earns']:g} against {worst['nothing']:g} on task {worst['task']}.",
-            evidence={"tasks": lost[:NUM_SHOWN]},
-            change="Let the outcome dominate: subtract less for calls than a right answer earns in the longest task.",
-            confirm="never answered <= wrong < right holds on every task, with the calls that it takes.",
-        )
-    ]
+    return Finding(
+        rule="reward.order",
+        severity=Severity.WARNING,
+        symptom=f"In {len(lost)} of {num_tasks} tasks, the right answer earns no more than silence after the "
+        f"calls that lead to it: {worst['earns']:g} against {worst['nothing']:g} on task {worst['task']}.",
+        evidence={"tasks": lost[:NUM_SHOWN]},
+        change="Let the outcome dominate: subtract less for calls than a right answer earns in the longest task.",
+        confirm="never answered <= wrong < right holds on every task, with the calls that it takes.",
+    )
 
 
 async def _wrong_rewards(subject: Subject) -> dict[str, float]:
@@ -408,33 +410,36 @@ async def components(subject: Subject) -> Iterable[Finding]:
         and not values <= WON_DRAWN_LOST
         and not any(reward.components or reward.metrics for reward in rewards)
     ):
-        return [
-            Finding(
-                rule="reward.components",
-                severity=Severity.WARNING,
-                symptom=f"The reward takes {len(values)} values, but names no component.",
-                evidence={"values": sorted(values)[:20]},
-                change="Return `Reward(total=..., components={name: part, ...})`, or `(total, metrics)`.",
-                confirm="Each component has its own curve.",
-            )
-        ]
+        return [_report_nameless(values)]
     for one in played:
         reward = one.trajectory.reward
-        if reward is not None and reward.components:
-            total = math.fsum(reward.components.values())
-            if not math.isclose(total, reward.total, abs_tol=1e-6):
-                return [
-                    Finding(
-                        rule="reward.components",
-                        severity=Severity.NOTE,
-                        symptom=f"The components sum to {total:g}, but the reward is {reward.total:g}.",
-                        evidence={"components": dict(reward.components), "episode": one.shown},
-                        change="Return components that sum to the total, including their weights, and put other "
-                        "numbers into metrics.",
-                        confirm="The sum of the components is the total.",
-                    )
-                ]
+        if reward is None or not reward.components:
+            continue
+        if not math.isclose(math.fsum(reward.components.values()), reward.total, abs_tol=1e-6):
+            return [_report_wrong_sum(one, reward.components, reward.total)]
     return []
+
+
+def _report_nameless(values: set[float]) -> Finding:
+    return Finding(
+        rule="reward.components",
+        severity=Severity.WARNING,
+        symptom=f"The reward takes {len(values)} values, but names no component.",
+        evidence={"values": sorted(values)[:20]},
+        change="Return `Reward(total=..., components={name: part, ...})`, or `(total, metrics)`.",
+        confirm="Each component has its own curve.",
+    )
+
+
+def _report_wrong_sum(one: Episode, components: Mapping[str, float], total: float) -> Finding:
+    return Finding(
+        rule="reward.components",
+        severity=Severity.NOTE,
+        symptom=f"The components sum to {math.fsum(components.values()):g}, but the reward is {total:g}.",
+        evidence={"components": dict(components), "episode": one.shown},
+        change="Return components that sum to the total, including their weights, and put other numbers into metrics.",
+        confirm="The sum of the components is the total.",
+    )
 
 
 async def deterministic(subject: Subject) -> Iterable[Finding]:
@@ -453,23 +458,28 @@ async def deterministic(subject: Subject) -> Iterable[Finding]:
         ):
             for _ in range(2):
                 again = await subject.grade(replace(trajectory, reward=None, score=None))
-                for judge, first, second in (
-                    ("reward", _reward_values(one.trajectory), _reward_values(again)),
-                    ("scorer", one.score, again.score),
-                ):
-                    if first != second and not found:
-                        found.append(
-                            Finding(
-                                rule="reward.deterministic",
-                                severity=Severity.ERROR,
-                                symptom=f"The {judge} gives {first} for an episode, but {second} for the same episode "
-                                f"{change}.",
-                                evidence={"episode": one.shown, "first": first, "second": second, "judged": change},
-                                change=f"Remove randomness, clocks, ids and state kept between calls from the {judge}.",
-                                confirm="Grading an episode twice gives the same numbers.",
-                            )
-                        )
+                if not found:
+                    found += _find_other_grade(one, again, change)
     return found
+
+
+def _find_other_grade(one: Episode, again: Trajectory, change: str) -> list[Finding]:
+    for judge, first, second in (
+        ("reward", _reward_values(one.trajectory), _reward_values(again)),
+        ("scorer", one.score, again.score),
+    ):
+        if first != second:
+            return [
+                Finding(
+                    rule="reward.deterministic",
+                    severity=Severity.ERROR,
+                    symptom=f"The {judge} gives {first} for an episode, but {second} for the same episode {change}.",
+                    evidence={"episode": one.shown, "first": first, "second": second, "judged": change},
+                    change=f"Remove randomness, clocks, ids and state kept between calls from the {judge}.",
+                    confirm="Grading an episode twice gives the same numbers.",
+                )
+            ]
+    return []
 
 
 def _reward_values(trajectory: Trajectory) -> Json:
@@ -496,21 +506,23 @@ async def shared_code(subject: Subject) -> Iterable[Finding]:
     shared = {code: reads for code, reads in reached["reward"].items() if code in reached["scorer"]}
     if not shared:
         return []
+    return [_report_shared(shared)]
+
+
+def _report_shared(shared: Mapping[CodeType, bool]) -> Finding:
     grading = [code for code, reads_answer in shared.items() if reads_answer]
     names = [f"{code.co_qualname} ({Path(code.co_filename).name}:{code.co_firstlineno})" for code in grading or shared]
-    return [
-        Finding(
-            rule="reward.shared_code",
-            severity=Severity.WARNING if grading else Severity.NOTE,
-            symptom=f"Reward and scorer {'grade the answer' if grading else 'compute the ground truth'} with the same "
-            f"code: "
-            f"{', '.join(names[:3])}.",
-            evidence={"functions": names},
-            change="Write the scorer separately (`sparring.scorers.json_exact` reads tagged JSON), or document why "
-            "one piece of code must serve both.",
-            confirm="Reward and scorer share no function of yours.",
-        )
-    ]
+    return Finding(
+        rule="reward.shared_code",
+        severity=Severity.WARNING if grading else Severity.NOTE,
+        symptom=f"Reward and scorer {'grade the answer' if grading else 'compute the ground truth'} with the same "
+        f"code: "
+        f"{', '.join(names[:3])}.",
+        evidence={"functions": names},
+        change="Write the scorer separately (`sparring.scorers.json_exact` reads tagged JSON), or document why "
+        "one piece of code must serve both.",
+        confirm="Reward and scorer share no function of yours.",
+    )
 
 
 async def _reached(grader: Callable[..., Any], trajectory: Trajectory) -> dict[CodeType, bool]:

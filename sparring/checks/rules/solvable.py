@@ -3,7 +3,7 @@ the rule tries all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sparring.checks.evidence.subject import Subject
 from sparring.checks.evidence.walks import WalkResult, walk_states
@@ -39,20 +39,22 @@ async def unsolvable(subject: Subject) -> Iterable[Finding]:
     lost = [one for one in seen if one.calls is None and one.is_all]
     if len(solved) < FEWEST_SOLVED or not lost:
         return []
+    return [_report(lost, solved, len(seen))]
+
+
+def _report(lost: Sequence[WalkResult], solved: Sequence[WalkResult], num_tasks: int) -> Finding:
     tools = sorted({one.tool for walk in solved for one in walk.calls or ()})
-    return [
-        Finding(
-            rule="data.unsolvable",
-            severity=Severity.WARNING,
-            symptom=f"{len(lost)} of {len(seen)} tasks cannot be solved with any calls, for example "
-            f"{lost[0].task.id}: none of its {lost[0].num_states} reachable states is paid.",
-            evidence={
-                "cannot_be_solved": {one.task.id: one.num_states for one in lost},
-                "solved": {one.task.id: list(map(str, one.calls or ())) for one in solved[:2]},
-                "tools_that_solve": tools,
-            },
-            change="Inspect the first of these tasks: what it requests is blocked, or comes too late. Generate tasks "
-            "from their solution, or leave out tasks that have none.",
-            confirm="Run `sparring check RECIPE --only data` again: the finding is gone.",
-        )
-    ]
+    return Finding(
+        rule="data.unsolvable",
+        severity=Severity.WARNING,
+        symptom=f"{len(lost)} of {num_tasks} tasks cannot be solved with any calls, for example "
+        f"{lost[0].task.id}: none of its {lost[0].num_states} reachable states is paid.",
+        evidence={
+            "cannot_be_solved": {one.task.id: one.num_states for one in lost},
+            "solved": {one.task.id: list(map(str, one.calls or ())) for one in solved[:2]},
+            "tools_that_solve": tools,
+        },
+        change="Inspect the first of these tasks: what it requests is blocked, or comes too late. Generate tasks "
+        "from their solution, or leave out tasks that have none.",
+        confirm="Run `sparring check RECIPE --only data` again: the finding is gone.",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from sparring.checks.evidence.answer_forms import get_text
@@ -47,20 +47,21 @@ async def ties(subject: Subject) -> Iterable[Finding]:
     for (tool, field), seen in shown.items():
         tied = [one for one in seen if one is not None]
         if len(tied) >= FEWEST_TASKS and len(tied) >= SHARE * len(seen):
-            named = f"the field {field!r} of {tool}" if field else tool
-            findings.append(
-                Finding(
-                    rule="environment.ties",
-                    severity=Severity.WARNING,
-                    symptom=f"{named} is equal for the requested thing and others in {len(tied)} of {len(seen)} "
-                    f"tasks: {tied[0]['equal']} all have {tied[0]['value']}.",
-                    evidence={"tool": tool, "field": field, "tasks": tied[:4]},
-                    change="Return the number without rounding, or state in the prompt which of several equal things "
-                    "counts.",
-                    confirm=AGAIN,
-                )
-            )
+            findings.append(_report(tool, field, tied, len(seen)))
     return findings
+
+
+def _report(tool: str, field: str, tied: Sequence[dict[str, Json]], num_tasks: int) -> Finding:
+    named = f"the field {field!r} of {tool}" if field else tool
+    return Finding(
+        rule="environment.ties",
+        severity=Severity.WARNING,
+        symptom=f"{named} is equal for the requested thing and others in {len(tied)} of {num_tasks} "
+        f"tasks: {tied[0]['equal']} all have {tied[0]['value']}.",
+        evidence={"tool": tool, "field": field, "tasks": tied[:4]},
+        change="Return the number without rounding, or state in the prompt which of several equal things counts.",
+        confirm=AGAIN,
+    )
 
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."

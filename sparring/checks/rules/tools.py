@@ -48,6 +48,20 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
     learns to call it with arbitrary arguments. Equivalent calls, for example with and without a default, count as one
     call. The rule warns if a required argument of a read-only tool makes no difference in any task.
     """
+    varied = await _vary_arguments(subject)
+    findings = []
+    for name, seen in varied.items():
+        depends_on_task = len({content for _, _, contents in seen for content in contents}) > 1
+        if len(seen) > 1 and depends_on_task and all(len(contents) == 1 for _, _, contents in seen):
+            task, calls, _ = seen[0]
+            if await _acts_by_arguments(subject, task, calls):
+                continue
+            findings.append(_report_ignored(name, seen))
+    return [*findings, *await _unused(subject, known={one.evidence["tool"] for one in findings})]
+
+
+async def _vary_arguments(subject: Subject) -> dict[str, list[tuple[Task, list[Call], set[str]]]]:
+    """Return for each tool and task the calls with different arguments, and their results, if no call fails."""
     varied: dict[str, list[tuple[Task, list[Call], set[str]]]] = {}
     with subject.timing.as_far_as_it_goes():
         for task in subject.sample:
@@ -59,30 +73,25 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
                 results = await run_calls_apart(subject, task, calls, await list_calls_before(subject, task, name))
                 if len(results) > 1 and all(one.error is None for one in results):
                     varied.setdefault(name, []).append((task, calls, {one.content for one in results}))
-    findings = []
-    for name, seen in varied.items():
-        depends_on_task = len({content for _, _, contents in seen for content in contents}) > 1
-        if len(seen) > 1 and depends_on_task and all(len(contents) == 1 for _, _, contents in seen):
-            task, calls, contents = seen[0]
-            if await _acts_by_arguments(subject, task, calls):
-                continue
-            findings.append(
-                Finding(
-                    rule="environment.arguments_ignored",
-                    severity=Severity.ERROR,
-                    symptom=f"{name} returns the answer of the task for any arguments.",
-                    evidence={
-                        "tool": name,
-                        "task": task.id,
-                        "calls": [str(one) for one in calls],
-                        "answer_to_all": next(iter(contents)),
-                        "tasks": len(seen),
-                    },
-                    change="Look up the answer by the arguments, and report an error if there is none.",
-                    confirm=AGAIN,
-                )
-            )
-    return [*findings, *await _unused(subject, known={one.evidence["tool"] for one in findings})]
+    return varied
+
+
+def _report_ignored(name: str, seen: Sequence[tuple[Task, list[Call], set[str]]]) -> Finding:
+    task, calls, contents = seen[0]
+    return Finding(
+        rule="environment.arguments_ignored",
+        severity=Severity.ERROR,
+        symptom=f"{name} returns the answer of the task for any arguments.",
+        evidence={
+            "tool": name,
+            "task": task.id,
+            "calls": [str(one) for one in calls],
+            "answer_to_all": next(iter(contents)),
+            "tasks": len(seen),
+        },
+        change="Look up the answer by the arguments, and report an error if there is none.",
+        confirm=AGAIN,
+    )
 
 
 def _different(tool: Tool, calls: Sequence[Call]) -> list[Call]:
@@ -287,9 +296,7 @@ async def _refused_limits(subject: Subject) -> dict[tuple[str, str], dict[str, J
             results = await run_calls_apart(subject, task, calls, await list_calls_before(subject, task, name))
             for index, (key, limit, _) in enumerate(limits):
                 at_limit, inside = results[2 * index : 2 * index + 2]
-                is_long = isinstance(limit, str) and len(limit) > MOST_SHOWN
-                shown = f"of {len(limit)} characters" if is_long else repr(limit)
-                what = f"the limit {shown} of {key!r}, which is allowed, is refused"
+                what = f"the limit {_show_limit(limit)} of {key!r}, which is allowed, is refused"
                 evidence: dict[str, Json] = {
                     "task": task.id,
                     "call": str(calls[2 * index]),
@@ -304,6 +311,11 @@ async def _refused_limits(subject: Subject) -> dict[tuple[str, str], dict[str, J
         if all(limit for limit, _, _ in tried)
         and sum(not inside for _, inside, _ in tried) >= min(2, len(subject.sample))
     }
+
+
+def _show_limit(limit: Json) -> str:
+    is_long = isinstance(limit, str) and len(limit) > MOST_SHOWN
+    return f"of {len(limit)} characters" if is_long else repr(limit)
 
 
 async def json_results(subject: Subject) -> Iterable[Finding]:

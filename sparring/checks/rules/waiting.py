@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from sparring.checks.evidence.subject import Subject
@@ -62,19 +62,21 @@ async def slow_tools(subject: Subject) -> Iterable[Finding]:
     ]
     if not seconds or fmean(seconds) <= SLOW_SECONDS:
         return []
-    return [
-        Finding(
-            rule="budgets.slow_tools",
-            severity=Severity.WARNING,
-            symptom=f"the environment takes {fmean(seconds):.1f} s per episode (at most {max(seconds):.1f} s), and in the "
-            "rounds of synchronous training, all episodes wait for the slowest one.",
-            evidence={
-                "mean_seconds": round(fmean(seconds), 2),
-                "longest_seconds": round(max(seconds), 2),
-                "episodes": len(seconds),
-            },
-            change="Set rollout.max_steps_off_policy = 1, so that rollouts continue while a step is learned. For synchronous "
-            "training without rounds, set engine.deterministic = false; with true, the rounds stay, and runs repeat exactly.",
-            confirm=AGAIN,
-        )
-    ]
+    return [_report(seconds)]
+
+
+def _report(seconds: Sequence[float]) -> Finding:
+    return Finding(
+        rule="budgets.slow_tools",
+        severity=Severity.WARNING,
+        symptom=f"the environment takes {fmean(seconds):.1f} s per episode (at most {max(seconds):.1f} s), and in the "
+        "rounds of synchronous training, all episodes wait for the slowest one.",
+        evidence={
+            "mean_seconds": round(fmean(seconds), 2),
+            "longest_seconds": round(max(seconds), 2),
+            "episodes": len(seconds),
+        },
+        change="Set rollout.max_steps_off_policy = 1, so that rollouts continue while a step is learned. For synchronous "
+        "training without rounds, set engine.deterministic = false; with true, the rounds stay, and runs repeat exactly.",
+        confirm=AGAIN,
+    )

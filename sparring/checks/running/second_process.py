@@ -45,7 +45,7 @@ async def run_episodes(subject: Subject, episodes: Sequence[Mapping[str, Json]],
     """
     by_id = {task.id: task for task in subject.own_tasks}
     transcripts: list[Json] = []
-    unplayed: OutOfTimeError | TimedOutError | None = None
+    unplayed: dict[str, Json] | None = None
     for one in reversed(episodes) if backwards else episodes:
         task = by_id.get(one["task"])
         if task is None:
@@ -54,7 +54,7 @@ async def run_episodes(subject: Subject, episodes: Sequence[Mapping[str, Json]],
         try:
             trajectory = await subject.run_episode(task, saying(one["policy"], one["script"]), graded=False)
         except (OutOfTimeError, TimedOutError) as error:
-            unplayed = error
+            unplayed = {"reason": str(error), "is_late": isinstance(error, TimedOutError)}
             transcripts.append(None)
             continue
         except UndecidedError as error:
@@ -64,9 +64,7 @@ async def run_episodes(subject: Subject, episodes: Sequence[Mapping[str, Json]],
     return {
         "tasks": {one["task"]: fingerprint(by_id[one["task"]]) for one in episodes if one["task"] in by_id},
         "transcripts": transcripts[::-1] if backwards else transcripts,
-        "unplayed": None
-        if unplayed is None
-        else {"reason": str(unplayed), "is_late": isinstance(unplayed, TimedOutError)},
+        "unplayed": unplayed,
         "tools": list(subject.tools),
         "offered": [] if subject.environment_class is None else list(subject.environment_class.offered_tools()),
     }

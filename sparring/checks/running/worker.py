@@ -63,9 +63,7 @@ async def _main(request: Mapping[str, Any], out: IO[str]) -> None:
     except SparringError as error:
         send(refused=str(error), kind=type(error).__name__)
         return
-    # On a busy machine everything takes longer, so deadlines grow. A ratio below 1.5 comes from reading files.
-    ratio = (time.monotonic() - request["began"]) / time.process_time()
-    slowness = min(MOST_PATIENT, ratio) if ratio > 1.5 else 1.0
+    slowness = _measure_slowness(request)
     subject.watch.patience = slowness
     left = request["seconds"] * min(MOST_STRETCHED, slowness) - (time.monotonic() - request["began"])
     announced = announce(subject)
@@ -87,6 +85,13 @@ async def _main(request: Mapping[str, Any], out: IO[str]) -> None:
     prices = subject.config.tracking.prices
     endpoints: list[Json] = [one.as_json(prices) for one in read_usage(folder)]
     send(measured={**await subject.measured(), **reach(subject), "endpoints": endpoints, "prices": prices})
+
+
+def _measure_slowness(request: Mapping[str, Any]) -> float:
+    """Return the factor by which deadlines grow, because everything takes longer on a busy machine."""
+    ratio = (time.monotonic() - request["began"]) / time.process_time()
+    # A ratio below 1.5 comes from reading files.
+    return min(MOST_PATIENT, ratio) if ratio > 1.5 else 1.0
 
 
 def load(request: Mapping[str, Any]) -> Subject:

@@ -10,7 +10,7 @@ import io
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -312,23 +312,9 @@ def _assign_parts(subject: Subject, functions: Sequence[Function]) -> None:
     calls = {one: {name for node in one.nodes if (name := _called(node)) in by_name and name} for one in functions}
 
     def reached(roots: Sequence[Function]) -> list[Function]:
-        seen, todo = dict.fromkeys(roots), list(roots)
-        while todo:
-            for name in sorted(calls[todo.pop()]):
-                for one in by_name[name]:
-                    if one not in seen:
-                        seen[one] = None
-                        todo.append(one)
-        return list(seen)
+        return _follow(roots, lambda one: [other for name in sorted(calls[one]) for other in by_name[name]])
 
-    graders = {
-        getattr(one, "__name__", type(one).__name__) for one in (subject.reward, subject.scorer) if one is not None
-    }
-    graders |= {
-        name.partition(".")[0]
-        for name in (getattr(one, "__qualname__", "") for one in (subject.reward, subject.scorer))
-    }
-    for one in reached([one for name in graders for one in by_name[name]]):
+    for one in reached([one for name in _name_graders(subject) for one in by_name[name]]):
         one.part = "graders"
     cls = subject.environment_class
     names = set() if cls is None else {one.__name__ for one in cls.__mro__}
@@ -346,6 +332,24 @@ def _assign_parts(subject: Subject, functions: Sequence[Function]) -> None:
                     below.tools += (one.node.name,)
                     if below is not one:
                         below.documented += "\n" + (ast.get_docstring(one.node) or "")
+
+
+def _follow(roots: Sequence[Function], called_by: Callable[[Function], Sequence[Function]]) -> list[Function]:
+    """Return the roots and all functions that they call, directly or indirectly."""
+    seen, todo = dict.fromkeys(roots), list(roots)
+    while todo:
+        for one in called_by(todo.pop()):
+            if one not in seen:
+                seen[one] = None
+                todo.append(one)
+    return list(seen)
+
+
+def _name_graders(subject: Subject) -> set[str]:
+    """Return the names of the functions or classes of the reward and the scorer."""
+    given = [one for one in (subject.reward, subject.scorer) if one is not None]
+    names = {getattr(one, "__name__", type(one).__name__) for one in given}
+    return names | {getattr(one, "__qualname__", "").partition(".")[0] for one in given}
 
 
 def _called(node: ast.AST) -> str | None:
@@ -390,18 +394,25 @@ def _values(subject: Subject, functions: Sequence[Function]) -> dict[str, list[J
             found[key].append(value)
 
     columns = dict(_columns(functions))
-    own = [one for one in functions if one.part == "environment"]
-    read = {key for one in own for node in one.every(ast.Subscript, ast.Call) if (key := field_key(node)) is not None}
-    takes_all = any(
-        node.attr == "fields" and not isinstance(one.parent(node), ast.Subscript | ast.Attribute)
-        for one in own
-        for node in one.every(ast.Attribute)
-    )
+    read = _find_read_fields([one for one in functions if one.part == "environment"])
     for task in subject.looked_at:
         for key, value in task.fields.items():
-            if takes_all or key in read:
+            if read is None or key in read:
                 add(key, value)
     return found
+
+
+def _find_read_fields(functions: Sequence[Function]) -> set[str] | None:
+    """Return the fields of the task that functions read, or None if one of them takes all fields."""
+    if any(
+        node.attr == "fields" and not isinstance(one.parent(node), ast.Subscript | ast.Attribute)
+        for one in functions
+        for node in one.every(ast.Attribute)
+    ):
+        return None
+    return {
+        key for one in functions for node in one.every(ast.Subscript, ast.Call) if (key := field_key(node)) is not None
+    }
 
 
 def _columns(functions: Sequence[Function]) -> Iterator[tuple[str, list[str]]]:

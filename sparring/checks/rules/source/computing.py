@@ -77,6 +77,18 @@ _METHODS = frozenset(
 )
 MOST = 300
 
+_NOT_PLAIN = (
+    ast.Lambda,
+    ast.Await,
+    ast.Yield,
+    ast.NamedExpr,
+    ast.ListComp,
+    ast.GeneratorExp,
+    ast.SetComp,
+    ast.DictComp,
+)
+"""Expressions with names of their own, or with other effects than a value."""
+
 
 def computed(function: Function, code: Code, expression: ast.expr) -> Iterator[tuple[str, list[tuple[Json, Any]]]]:
     """Yield the field that the expression reads, with a pair (value, result or exception) for each of its values. Yield
@@ -87,27 +99,9 @@ def computed(function: Function, code: Code, expression: ast.expr) -> Iterator[t
         return
     key = keys.pop()
     tree: Any = _Replaced(function, key).visit(copy.deepcopy(whole))
-    names: dict[str, Any] = {}
-    for one in ast.walk(tree):
-        if isinstance(one, ast.Call) and not _is_pure(function, one.func):
-            return
-        if isinstance(
-            one,
-            ast.Lambda
-            | ast.Await
-            | ast.Yield
-            | ast.NamedExpr
-            | ast.ListComp
-            | ast.GeneratorExp
-            | ast.SetComp
-            | ast.DictComp,
-        ):
-            return
-        if isinstance(one, ast.Name) and one.id != "_value":
-            value = function.constant(one)
-            names[one.id] = getattr(builtins, one.id, UNKNOWN) if value is UNKNOWN else value
-            if names[one.id] is UNKNOWN or (one.id in function.bound and value is UNKNOWN):
-                return
+    names = _collect_names(function, tree)
+    if names is None:
+        return
     compiled = compile(ast.fix_missing_locations(ast.Expression(tree)), "<source>", "eval")
     pairs: list[tuple[Json, Any]] = []
     for value in list(dict.fromkeys(one for one in code.values[key] if isinstance(one, str | int | float)))[:MOST]:
@@ -117,6 +111,20 @@ def computed(function: Function, code: Code, expression: ast.expr) -> Iterator[t
             pairs.append((value, error))
     if pairs:
         yield key, pairs
+
+
+def _collect_names(function: Function, tree: ast.AST) -> dict[str, Any] | None:
+    """Return the values of the names in an expression, or None if the expression may do more than compute a value."""
+    names: dict[str, Any] = {}
+    for one in ast.walk(tree):
+        if isinstance(one, _NOT_PLAIN) or (isinstance(one, ast.Call) and not _is_pure(function, one.func)):
+            return None
+        if isinstance(one, ast.Name) and one.id != "_value":
+            value = function.constant(one)
+            names[one.id] = getattr(builtins, one.id, UNKNOWN) if value is UNKNOWN else value
+            if names[one.id] is UNKNOWN or (one.id in function.bound and value is UNKNOWN):
+                return None
+    return names
 
 
 def key_read(function: Function, node: ast.AST) -> str | None:

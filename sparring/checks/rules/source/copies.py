@@ -39,6 +39,11 @@ def other_field(function: Function, code: Code) -> Iterator[Slip]:
                     f"Read `{name}`.",
                     covered_by=("environment.agreement",),
                 )
+    yield from _columns_in_another_order(function)
+
+
+def _columns_in_another_order(function: Function) -> Iterator[Slip]:
+    """Yield loops that unpack the columns of a SELECT in another order."""
     for loop in function.every(ast.For, ast.comprehension):
         statements = [sql for node, sql in find_sql(function) if any(one is node for one in ast.walk(loop.iter))]
         names = [ast.unparse(one) for one in loop.target.elts] if isinstance(loop.target, ast.Tuple) else []

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from sparring.checks.rules.source.code import UNKNOWN, Code, Function, Slip, field_key
+from sparring.checks.rules.source.code import UNKNOWN, Code, Function, Part, Slip, field_key
 from sparring.checks.rules.source.computing import computed, key_read
 from sparring.checks.rules.source.logic import short
 from sparring.types import Json
@@ -128,20 +128,9 @@ def sentinel_counted(function: Function, code: Code) -> Iterator[Slip]:
         read = [key for one in ast.walk(call) if (key := key_read(function, one)) is not None]
         for key in dict.fromkeys(read):
             found = sentinel(code.values.get(key, ()))
-            names = [
-                one
-                for one, value in function.module.namespace.items()
-                if isinstance(value, int | float) and value == found and one.isupper()
-            ]
-            is_known = found is not None and (
-                str(found) in text
-                or str(int(found)) in text
-                or any(one in text for one in names)
-                or "NULLIF" in text.upper()
-            )
             if (
                 found is not None
-                and not is_known
+                and not _names_number(function, text, found)
                 and not re.search(rf"{key}['\"\]]*\s*(?:>=?|<=?|!=)|abs\(|notna|dropna|isin|between|mask|where\(", text)
             ):
                 rows = [one for one in code.values[key] if isinstance(one, int | float)]
@@ -153,6 +142,17 @@ def sentinel_counted(function: Function, code: Code) -> Iterator[Slip]:
                     {"field": key, "values": sorted(set(rows))[:6]},
                     covered_by=("environment.amounts", "environment.computed"),
                 )
+
+
+def _names_number(function: Function, text: str, number: float) -> bool:
+    """Return True if code contains a number, directly or by the name of a constant, or removes it with NULLIF."""
+    names = [
+        one
+        for one, value in function.module.namespace.items()
+        if isinstance(value, int | float) and value == number and one.isupper()
+    ]
+    is_written = str(number) in text or str(int(number)) in text
+    return is_written or any(one in text for one in names) or "NULLIF" in text.upper()
 
 
 def sentinel(values: Sequence[Json]) -> float | None:
@@ -192,33 +192,11 @@ def _compared(function: Function, code: Code) -> Iterator[Slip]:
         for one, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
             key = key_read(function, one)
             values = [each for each in code.values.get(key or "", ()) if each is not None]
-            kind = (
-                function.parameters.get(other.id, "")
-                if isinstance(other, ast.Name) and other.id not in function.assigned
-                else ""
-            )
-            types = {type(each) for each in values}
-            is_off = (kind == "str" and types and types <= {int, float}) or (
-                kind in ("int", "float") and types == {str}
-            )
-            if key is not None and is_off and len(values) >= FEWEST:
-                yield Slip(
-                    node,
-                    f"compares `{ast.unparse(other)}`, which is {kind}, with `{key}`, whose values are "
-                    f"like {values[0]!r}: they are never equal",
-                    "Convert one of them.",
-                    {"field": key, "values": values[:4]},
-                    covered_by=("environment.found", "environment.tools_answer"),
-                )
-            fold = _fold(other)
-            constants = function.constant(one) if isinstance(one, ast.Constant) else None
-            texts = (
-                [each for each in values if isinstance(each, str)]
-                if key is not None
-                else [constants]
-                if isinstance(constants, str)
-                else []
-            )
+            if key is not None and len(values) >= FEWEST:
+                yield from _compared_types(function, node, other, key, values)
+            constant = function.constant(one) if isinstance(one, ast.Constant) else None
+            known = values if key is not None else [constant]
+            fold, texts = _fold(other), [each for each in known if isinstance(each, str)]
             if fold and texts and all(getattr(each, fold)() != each for each in texts):
                 yield Slip(
                     node,
@@ -227,6 +205,25 @@ def _compared(function: Function, code: Code) -> Iterator[Slip]:
                     {"values": texts[:4]},
                     covered_by=("environment.found", "environment.tools_answer"),
                 )
+
+
+def _compared_types(
+    function: Function, node: ast.Compare, other: ast.expr, key: str, values: Sequence[Json]
+) -> Iterator[Slip]:
+    """Yield a comparison of a parameter with the values of a field if one is a string and the other is a number."""
+    name = other.id if isinstance(other, ast.Name) and other.id not in function.assigned else ""
+    kind = function.parameters.get(name, "")
+    types = {type(each) for each in values}
+    is_off = (kind == "str" and types and types <= {int, float}) or (kind in ("int", "float") and types == {str})
+    if is_off:
+        yield Slip(
+            node,
+            f"compares `{ast.unparse(other)}`, which is {kind}, with `{key}`, whose values are "
+            f"like {values[0]!r}: they are never equal",
+            "Convert one of them.",
+            {"field": key, "values": values[:4]},
+            covered_by=("environment.found", "environment.tools_answer"),
+        )
 
 
 def _looked_for(function: Function, code: Code) -> Iterator[Slip]:
@@ -246,6 +243,11 @@ def _looked_for(function: Function, code: Code) -> Iterator[Slip]:
                     f"searches for `{short(node.left)}` among texts of which {lost[0]!r} is never found",
                     f"Write the texts as {fold}() returns them.",
                 )
+    yield from _looked_for_in_field(function, code)
+
+
+def _looked_for_in_field(function: Function, code: Code) -> Iterator[Slip]:
+    """Yield searches for a lower-case text in a field whose values have capitals."""
     for node in function.every(ast.Compare):
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.In | ast.NotIn):
             continue
@@ -346,6 +348,11 @@ def zero_for_nothing(function: Function, code: Code) -> Iterator[Slip]:
                 {"field": key},
                 covered_by=("environment.amounts", "environment.agreement"),
             )
+    yield from _zero_refused(function, code)
+
+
+def _zero_refused(function: Function, code: Code) -> Iterator[Slip]:
+    """Yield code that reports a 0 as missing."""
     for node in function.every(ast.If):
         if not isinstance(node.test, ast.UnaryOp) or not isinstance(node.test.op, ast.Not):
             continue
@@ -455,21 +462,7 @@ def day_against_time(function: Function, code: Code) -> Iterator[Slip]:
 
 def whole_task_shown(function: Function, code: Code) -> Iterator[Slip]:
     """Find code that outputs all fields of the task, including the reference answer."""
-    graded = {
-        key
-        for one in code.functions
-        if one.part == "graders"
-        for node in one.every(ast.Subscript, ast.Call)
-        if (key := field_key(node))
-    }
-    read = {
-        key
-        for one in code.functions
-        if one.part == "environment"
-        for node in one.every(ast.Subscript, ast.Call)
-        if (key := field_key(node))
-    }
-    hidden = sorted(graded - read)
+    hidden = sorted(_find_fields_read(code, "graders") - _find_fields_read(code, "environment"))
     for node in function.every(ast.Attribute) if hidden else ():
         if node.attr != "fields" or isinstance(function.parent(node), ast.Subscript | ast.Attribute):
             continue
@@ -492,6 +485,17 @@ def whole_task_shown(function: Function, code: Code) -> Iterator[Slip]:
                 {"fields": hidden},
                 covered_by=("data.leak", "environment.leaks"),
             )
+
+
+def _find_fields_read(code: Code, part: Part) -> set[str]:
+    """Return the fields of the task that a part of the code reads."""
+    return {
+        key
+        for one in code.functions
+        if one.part == part
+        for node in one.every(ast.Subscript, ast.Call)
+        if (key := field_key(node))
+    }
 
 
 PATTERNS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sparring.checks.rules.source.code import Code, Function, Slip, field_key
 from sparring.checks.rules.source.logic import short
@@ -221,9 +221,6 @@ def share_of_one_side(function: Function, code: Code) -> Iterator[Slip]:
     """Find scores that divide the number of correct items only by the number of given items, or only by the number of
     required items."""
     origins = find_origins(function, code)
-    lengths = [
-        call.args[0] for call in function.every(ast.Call) if ast.unparse(call.func) == "len" and len(call.args) == 1
-    ]
     for node in function.every(ast.BinOp):
         divisor = function.origin(node.right)
         if not isinstance(node.op, ast.Div) or not (
@@ -231,31 +228,39 @@ def share_of_one_side(function: Function, code: Code) -> Iterator[Slip]:
         ):
             continue
         above = function.origin(node.left)
-        shared = any(
-            isinstance(one, ast.BinOp) and isinstance(one.op, ast.BitAnd) for one in ast.walk(above)
-        ) or ".intersection(" in ast.unparse(above)
-        if not shared or _compares_whole(function, origins):
+        if not _counts_shared_items(above) or _compares_whole(function, origins):
             continue
         below = origins.of(divisor.args[0])
         if below == {"reference"} and "final_state" in _whole_text(function, above):
             continue  # a list of actions is not a list of guesses
-        others = [
-            one
-            for one in lengths
-            if one is not divisor.args[0]
-            and not any(each is one for part in ast.walk(above) if isinstance(part, ast.Call) for each in part.args)
-        ]
+        others = _list_counted(function, [divisor.args[0], *_list_arguments(above)])
         if len(below) != 1 or any(origins.of(one) != below for one in others):
             continue
-        missing = "missing items are" if below == {"given"} else "additional items are"
-        example = (
-            "a single safe item earns everything" if below == {"given"} else "a list of everything earns everything"
+        what = (
+            "missing items are not counted: a single safe item earns everything"
+            if below == {"given"}
+            else "additional items are not counted: a list of everything earns everything"
         )
         yield Slip(
             node,
-            f"divides the number of right items only by `{short(divisor)}`, so {missing} not counted: {example}",
+            f"divides the number of right items only by `{short(divisor)}`, so {what}",
             "Divide by the union of both, or use F1.",
         )
+
+
+def _counts_shared_items(node: ast.AST) -> bool:
+    is_set = any(isinstance(one, ast.BinOp) and isinstance(one.op, ast.BitAnd) for one in ast.walk(node))
+    return is_set or ".intersection(" in ast.unparse(node)
+
+
+def _list_counted(function: Function, known: Sequence[ast.AST]) -> list[ast.expr]:
+    """Return the expressions whose length the function reads, except the known ones."""
+    lengths = [one for one in function.every(ast.Call) if ast.unparse(one.func) == "len" and len(one.args) == 1]
+    return [call.args[0] for call in lengths if not any(one is call.args[0] for one in known)]
+
+
+def _list_arguments(node: ast.AST) -> list[ast.expr]:
+    return [one for call in ast.walk(node) if isinstance(call, ast.Call) for one in call.args]
 
 
 def _whole_text(function: Function, node: ast.AST) -> str:
@@ -289,18 +294,7 @@ def unpaired(function: Function, code: Code) -> Iterator[Slip]:
             continue
         through = loop.generators[0].iter
         if isinstance(through, ast.Call) and ast.unparse(through.func) == "zip" and not through.keywords:
-            kinds = [origins.of(one) for one in through.args]
-            parts = [ast.unparse(one) for one in through.args]
-            if (
-                {"given"} in kinds
-                and {"reference"} in kinds
-                and not any(re.search(rf"len\({re.escape(one)}\)", text) for one in parts)
-            ):
-                yield Slip(
-                    through,
-                    f"compares the pairs of `{short(through)}`, but nothing after the end of the shorter list",
-                    "Pass `strict=True` after comparing the lengths, or compare the lists.",
-                )
+            yield from _pairs_of_lists(origins, through, text)
         # The content of the initial final state is not known here.
         elif (
             name == "all"
@@ -308,16 +302,36 @@ def unpaired(function: Function, code: Code) -> Iterator[Slip]:
             and _decides(function, call)
             and "final_state" not in text
         ):
-            place = ast.unparse(through).partition("(")[0].removesuffix(".items").removesuffix(".values")
-            if not any(
-                re.search(rf"(?<![\w.]){re.escape(place)}(?![\w.(])", ast.unparse(test))
-                for test in _tests(function, call)
-            ):
-                yield Slip(
-                    call,
-                    f"is true for an empty `{short(through)}` in `{short(call)}`: an episode that does nothing is paid",
-                    "Require that it is not empty, or iterate over the required items.",
-                )
+            yield from _true_for_nothing(function, call, through)
+
+
+def _pairs_of_lists(origins: Origins, through: ast.Call, text: str) -> Iterator[Slip]:
+    """Yield a `zip` of given and required items if the code does not compare their numbers."""
+    kinds = [origins.of(one) for one in through.args]
+    parts = [ast.unparse(one) for one in through.args]
+    if (
+        {"given"} in kinds
+        and {"reference"} in kinds
+        and not any(re.search(rf"len\({re.escape(one)}\)", text) for one in parts)
+    ):
+        yield Slip(
+            through,
+            f"compares the pairs of `{short(through)}`, but nothing after the end of the shorter list",
+            "Pass `strict=True` after comparing the lengths, or compare the lists.",
+        )
+
+
+def _true_for_nothing(function: Function, call: ast.Call, through: ast.expr) -> Iterator[Slip]:
+    """Yield an `all()` over given items if the code does not test whether there are any."""
+    place = ast.unparse(through).partition("(")[0].removesuffix(".items").removesuffix(".values")
+    if not any(
+        re.search(rf"(?<![\w.]){re.escape(place)}(?![\w.(])", ast.unparse(test)) for test in _tests(function, call)
+    ):
+        yield Slip(
+            call,
+            f"is true for an empty `{short(through)}` in `{short(call)}`: an episode that does nothing is paid",
+            "Require that it is not empty, or iterate over the required items.",
+        )
 
 
 def _decides(function: Function, call: ast.AST) -> bool:
@@ -452,19 +466,11 @@ def folded_on_one_side(function: Function, code: Code) -> Iterator[Slip]:
             continue
         for one, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
             folded = function.origin(one)
-            fold = (
-                folded.func.attr
-                if isinstance(folded, ast.Call) and isinstance(folded.func, ast.Attribute) and not folded.args
-                else ""
-            )
+            fold = _name_fold(folded)
             inner = ast.unparse(function.origin(other))
             keys = find_keys(function, other)
             values = [each for key in keys for each in code.fields.get(key, ()) if isinstance(each, str)]
-            wrong = [
-                each
-                for each in values
-                if fold in ("lower", "upper", "casefold", "title") and getattr(each, fold)() != each
-            ]
+            wrong = [each for each in values if fold and getattr(each, fold)() != each]
             if (
                 wrong
                 and "given" in origins.of(one)
@@ -479,6 +485,13 @@ def folded_on_one_side(function: Function, code: Code) -> Iterator[Slip]:
                     f"Write `.{fold}()` on both sides.",
                     {"references": wrong[:4]},
                 )
+
+
+def _name_fold(node: ast.AST) -> str:
+    """Return `lower` for `text.lower()`, and "" for an expression that does not change the case of a text."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.args:
+        return ""
+    return node.func.attr if node.func.attr in ("lower", "upper", "casefold", "title") else ""
 
 
 def text_against_number(function: Function, code: Code) -> Iterator[Slip]:

@@ -22,21 +22,8 @@ def limit_on_the_other_side(function: Function, code: Code) -> Iterator[Slip]:
     nodes = {limit: node for node in function.every(ast.Compare, ast.Call) for limit, _ in _sides(function, node)}
     if not nodes:
         return
-    sides: dict[float, set[str]] = {}
     texts = [*code.prompts, function.documented]
-    for text in texts:
-        for words, side in ((_BELOW, "below"), (_FROM, "above")):
-            for found in re.findall(
-                rf"(?i)\b{words}(?:\s+and\s+including)?\s+[$€£]?\s?(\d[\d,]*(?:\.\d+)?)(?![\d.:/-]*\d)", text
-            ):
-                sides.setdefault(float(found.replace(",", "")), set()).add(side)
-        for found, word in re.findall(
-            r"(?i)(?<![\w.,])(\d[\d,]*(?:\.\d+)?)\s*(?:\w+\s+)?(?:or|and)\s+(more|over|above|higher|less|fewer|below|under|lower)\b",
-            text,
-        ):
-            sides.setdefault(float(found.replace(",", "")), set()).add(
-                "above" if word.lower() in ("more", "over", "above", "higher") else "below"
-            )
+    sides = _find_stated_sides(texts)
     own = _limits(code, function.part)
     for limit, node in nodes.items():
         if limit >= 3 and len(sides.get(limit, ())) == 1 and own[limit] and not own[limit] & sides[limit]:
@@ -56,6 +43,25 @@ def limit_on_the_other_side(function: Function, code: Code) -> Iterator[Slip]:
                 {"text": phrase.strip()},
                 covered_by=("environment.limits", "environment.described", "data.labels"),
             )
+
+
+def _find_stated_sides(texts: Sequence[str]) -> dict[float, set[str]]:
+    """Return the limits that texts name, and the side to which each limit belongs."""
+    sides: dict[float, set[str]] = {}
+    for text in texts:
+        for words, side in ((_BELOW, "below"), (_FROM, "above")):
+            for found in re.findall(
+                rf"(?i)\b{words}(?:\s+and\s+including)?\s+[$€£]?\s?(\d[\d,]*(?:\.\d+)?)(?![\d.:/-]*\d)", text
+            ):
+                sides.setdefault(float(found.replace(",", "")), set()).add(side)
+        for found, word in re.findall(
+            r"(?i)(?<![\w.,])(\d[\d,]*(?:\.\d+)?)\s*(?:\w+\s+)?(?:or|and)\s+(more|over|above|higher|less|fewer|below|under|lower)\b",
+            text,
+        ):
+            sides.setdefault(float(found.replace(",", "")), set()).add(
+                "above" if word.lower() in ("more", "over", "above", "higher") else "below"
+            )
+    return sides
 
 
 def other_number(function: Function, code: Code) -> Iterator[Slip]:

@@ -103,14 +103,18 @@ def decided_condition(function: Function, code: Code) -> Iterator[Slip]:
                         f"has the condition `{short(node)}`, which is always {verdict}",
                         "Swap `and` and `or`, or the limits.",
                     )
+    yield from _compared_with_itself(function)
+    for node in function.every(ast.Assert, ast.If):
+        if isinstance(node.test, ast.Tuple) and node.test.elts:
+            yield Slip(node, "tests a tuple, which is always true", "Remove the parentheses.")
+
+
+def _compared_with_itself(function: Function) -> Iterator[Slip]:
     for node in function.every(ast.Compare):
         is_one = len(node.ops) == 1 and isinstance(node.ops[0], ast.Eq | ast.Lt | ast.Gt | ast.LtE | ast.GtE | ast.Is)
         is_place = isinstance(node.left, ast.Attribute | ast.Subscript | ast.Name)
         if is_one and is_place and same(node.left, node.comparators[0]):
             yield Slip(node, f"compares `{short(node.left)}` with itself", "Compare with the other value.")
-    for node in function.every(ast.Assert, ast.If):
-        if isinstance(node.test, ast.Tuple) and node.test.elts:
-            yield Slip(node, "tests a tuple, which is always true", "Remove the parentheses.")
 
 
 def _bound(function: Function, node: ast.AST) -> tuple[str, str, object] | None:

@@ -263,19 +263,7 @@ def unit_of_another_name(function: Function, code: Code) -> Iterator[Slip]:
     """Find a tool that promises kilograms and returns the field `grams` unchanged."""
     promised = unit_of((ast.get_docstring(function.node) or "").partition("Args:")[0])
     for node in function.every(ast.Return, ast.Dict) if function.is_tool else ():
-        pairs = (
-            [(promised, node.value)]
-            if isinstance(node, ast.Return)
-            else zip(
-                (
-                    unit_of(one.value) if isinstance(one, ast.Constant) and isinstance(one.value, str) else None
-                    for one in node.keys
-                ),
-                node.values,
-                strict=True,
-            )
-        )
-        for unit, value in pairs:
+        for unit, value in [(promised, node.value)] if isinstance(node, ast.Return) else _pair_units(node):
             while (
                 isinstance(value, ast.Call)
                 and ast.unparse(value.func) in ("float", "int", "round", "str")
@@ -294,6 +282,12 @@ def unit_of_another_name(function: Function, code: Code) -> Iterator[Slip]:
                     {"field": key, "values": list(code.values.get(key or "", ()))[:4]},
                     covered_by=("environment.agreement", "data.labels"),
                 )
+
+
+def _pair_units(table: ast.Dict) -> Iterator[tuple[tuple[int, str] | None, ast.expr]]:
+    """Yield the unit in the name of each key, or None, with the value."""
+    for key, value in zip(table.keys, table.values, strict=True):
+        yield unit_of(key.value) if isinstance(key, ast.Constant) and isinstance(key.value, str) else None, value
 
 
 def undocumented_unit(function: Function, code: Code) -> Iterator[Slip]:
@@ -402,12 +396,7 @@ def float_in_state(function: Function, code: Code) -> Iterator[Slip]:
     """Find a sum of floats that is compared exactly."""
     if not function.is_tool:
         return
-    states = [
-        ast.unparse(one)
-        for each in code.of_class(function)
-        if each.node.name == "final_state"
-        for one in each.every(ast.Return)
-    ]
+    states = _list_returned_states(function, code)
     for node in function.every(ast.AugAssign):
         place = ast.unparse(node.target)
         is_float = isinstance(node.value, ast.Name) and function.parameters.get(node.value.id) == "float"
@@ -433,6 +422,16 @@ def float_in_state(function: Function, code: Code) -> Iterator[Slip]:
                 dict(wanted),
                 covered_by=("environment.amounts", "data.unreachable"),
             )
+
+
+def _list_returned_states(function: Function, code: Code) -> list[str]:
+    """Return the expressions that `final_state` returns."""
+    return [
+        ast.unparse(one)
+        for each in code.of_class(function)
+        if each.node.name == "final_state"
+        for one in each.every(ast.Return)
+    ]
 
 
 PATTERNS = (

@@ -33,12 +33,8 @@ def swallowed_error(function: Function, code: Code) -> Iterator[Slip]:
             continue
         way, kind = handler.body[0], "every error" if handler.type is None else ast.unparse(handler.type)
         is_broad = handler.type is None or re.search(r"\b(?:Base)?Exception\b|\w\.Error\b", kind) is not None
-        value = UNKNOWN
-        if isinstance(way, ast.Return):
-            value = None if way.value is None else function.constant(way.value)
-        elif isinstance(way, ast.Assign):
-            value = function.constant(way.value)
-        elif isinstance(way, ast.Pass) and is_broad:
+        value = _find_constant(function, way)
+        if isinstance(way, ast.Pass) and is_broad:
             yield Slip(
                 way,
                 f"ignores {kind}: a failed call looks like a successful one",
@@ -61,6 +57,13 @@ def swallowed_error(function: Function, code: Code) -> Iterator[Slip]:
                 "Do not catch the error, or raise an error that names what is wrong.",
                 covered_by=("environment.tools_answer",) if is_empty else (),
             )
+
+
+def _find_constant(function: Function, statement: ast.stmt) -> Any:
+    """Return the constant that a statement returns or assigns, or UNKNOWN."""
+    if isinstance(statement, ast.Return):
+        return None if statement.value is None else function.constant(statement.value)
+    return function.constant(statement.value) if isinstance(statement, ast.Assign) else UNKNOWN
 
 
 def failing_values(function: Function, code: Code, handler: ast.ExceptHandler) -> tuple[str, list[Json]] | None:
@@ -119,6 +122,11 @@ def number_given_again(function: Function, code: Code) -> Iterator[Slip]:
                 "Use a separate counter that never decreases.",
                 covered_by=("environment.identifiers",),
             )
+    yield from _row_number_given_again(function, code)
+
+
+def _row_number_given_again(function: Function, code: Code) -> Iterator[Slip]:
+    """Yield `count(*)` as the number of a new row, if rows can be deleted."""
     tables = find_sql(function)
     counted = {one for _, sql in tables for one in re.findall(r"(?i)\bcount\(\s*\*\s*\)\s+from\s+(\w+)", sql)}
     for node, sql in tables:
@@ -224,14 +232,7 @@ def granted_to_any(function: Function, code: Code) -> Iterator[Slip]:
         ):
             continue
         for other in code.of_class(function):
-            given = {
-                one.id
-                for call, where in writes(other)
-                if where == place and isinstance(call, ast.Call) and getattr(call.func, "attr", "") in ("add", "append")
-                for one in call.args
-                if isinstance(one, ast.Name) and one.id in other.parameters
-            }
-            shared = given & set(function.parameters)
+            shared = _find_added(other, place) & set(function.parameters)
             if shared and other is not function and any(one.id == min(shared) for one in function.every(ast.Name)):
                 yield Slip(
                     node,
@@ -241,6 +242,17 @@ def granted_to_any(function: Function, code: Code) -> Iterator[Slip]:
                     covered_by=("environment.access",),
                 )
                 break
+
+
+def _find_added(function: Function, place: str) -> set[str]:
+    """Return the parameters that a function adds to a list or set."""
+    return {
+        one.id
+        for call, where in writes(function)
+        if where == place and isinstance(call, ast.Call) and getattr(call.func, "attr", "") in ("add", "append")
+        for one in call.args
+        if isinstance(one, ast.Name) and one.id in function.parameters
+    }
 
 
 def shared_between_episodes(function: Function, code: Code) -> Iterator[Slip]:
@@ -428,6 +440,11 @@ def unused(function: Function, code: Code) -> Iterator[Slip]:
                     f"computes `{target.id}`, but never uses it: nothing changes",
                     "Store the value where it belongs.",
                 )
+    yield from _attributes_set_in_vain(function, code)
+
+
+def _attributes_set_in_vain(function: Function, code: Code) -> Iterator[Slip]:
+    """Yield attributes that are set, but have a different name where they are read."""
     if function.owner is None or function.node.name in _BEGINS or not function.tools:
         return
     known = _attributes_read(function, code)

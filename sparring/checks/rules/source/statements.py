@@ -206,6 +206,11 @@ def changed_while_read(function: Function, code: Code) -> Iterator[Slip]:
                         f"skipped",
                         f"Loop over a copy, `list({place})`.",
                     )
+    yield from _same_members(function, code)
+
+
+def _same_members(function: Function, code: Code) -> Iterator[Slip]:
+    """Yield tables whose rows are the same list object, if one of them is changed."""
     for node in function.every(ast.Assign):
         value, place = node.value, ast.unparse(node.targets[0])
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult) and isinstance(value.left, ast.List):
@@ -285,6 +290,11 @@ def shared_default(function: Function, code: Code) -> Iterator[Slip]:
                 f"the next",
                 "Use None as the default, and create the value in the body.",
             )
+    yield from _late_binding(function)
+
+
+def _late_binding(function: Function) -> Iterator[Slip]:
+    """Yield functions that are created in a loop and see only its last value."""
     for loop in function.every(ast.For):
         targets = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
         for one in (one for statement in loop.body for one in ast.walk(statement)):

@@ -271,15 +271,7 @@ def limit_refused(function: Function, code: Code) -> Iterator[Slip]:
                     and ast.unparse(other.func) == "range"
                 )
                 if is_range and ast.unparse(one) == name and isinstance(other, ast.Call) and len(other.args) in (1, 2):
-                    first = function.constant(other.args[0]) if len(other.args) == 2 else 0
-                    last = function.constant(other.args[-1])
-                    missed = (
-                        high
-                        if last == high
-                        else low
-                        if low is not None and isinstance(first, int) and first == low + 1
-                        else None
-                    )
+                    missed = _find_missed(function, other, low, high)
                     if missed is not None:
                         yield _refusal(node, name, missed)
                         continue
@@ -289,6 +281,14 @@ def limit_refused(function: Function, code: Code) -> Iterator[Slip]:
                 is_first = value == low and isinstance(operator, ast.LtE)
                 if refuses and isinstance(value, int | float) and (is_last or is_first):
                     yield _refusal(node, name, value)
+
+
+def _find_missed(function: Function, numbers: ast.Call, low: float | None, high: float | None) -> float | None:
+    """Return the limit that a `range` does not contain, although it is one step away, or None."""
+    first = function.constant(numbers.args[0]) if len(numbers.args) == 2 else 0
+    if function.constant(numbers.args[-1]) == high:
+        return high
+    return low if low is not None and isinstance(first, int) and first == low + 1 else None
 
 
 def _refusal(node: ast.AST, name: str, value: float) -> Slip:
@@ -312,6 +312,19 @@ def other_count(function: Function, code: Code) -> Iterator[Slip]:
         function.documented.partition("Args:")[0],
     )
     stated = {int(one) for one in (str(_WORDS.get(one.lower(), one)) for one in found) if one.isdigit()}
+    cuts = _find_cuts(function)
+    if len(stated) == 1 and len(cuts) == 1 and stated != set(cuts) and next(iter(stated)) > 1:
+        count, (value, node) = stated.pop(), cuts.popitem()
+        yield Slip(
+            node,
+            f"uses {value} in `{short(node)}`, but its description has {count}",
+            "Make both the same.",
+            covered_by=("environment.claims", "environment.described", "environment.ends"),
+        )
+
+
+def _find_cuts(function: Function) -> dict[int, ast.AST]:
+    """Return the numbers of items that the code takes from the beginning of a list."""
     cuts: dict[int, ast.AST] = {}
     for node in function.every(ast.Subscript, ast.Call):
         value = UNKNOWN
@@ -330,14 +343,7 @@ def other_count(function: Function, code: Code) -> Iterator[Slip]:
             value = function.constant(node.args[0])
         if isinstance(value, int) and value > 0:
             cuts[value] = node
-    if len(stated) == 1 and len(cuts) == 1 and stated != set(cuts) and next(iter(stated)) > 1:
-        count, (value, node) = stated.pop(), cuts.popitem()
-        yield Slip(
-            node,
-            f"uses {value} in `{short(node)}`, but its description has {count}",
-            "Make both the same.",
-            covered_by=("environment.claims", "environment.described", "environment.ends"),
-        )
+    return cuts
 
 
 def cut_text(function: Function, code: Code) -> Iterator[Slip]:
