@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from sparring.config import Config
 from sparring.detectors.evidence import Episode, named
 from sparring.diagnosis.course import JUDGE_AFTER, thirds
-from sparring.diagnosis.observed import LATE_STEPS, Observed
+from sparring.diagnosis.observed import LATE_STEPS, Observed, Progress
 from sparring.diagnosis.proposal import possible, value_of, warmer
 from sparring.findings import Finding, Severity
 from sparring.ledger.attempts import INFRASTRUCTURE
@@ -57,15 +58,7 @@ def stalled(observed: Observed) -> Iterable[Finding]:
     if progress is None:
         return
     if progress.status == "interrupted":
-        yield Finding(
-            rule="system.stalled",
-            severity=Severity.ERROR,
-            symptom=f"the process of the run ended unexpectedly after step {observed.history.last_step}.",
-            evidence={"status": progress.status, "seconds": round(progress.seconds_since_last, 1)},
-            change="Continue it from its newest checkpoint: `sparring train --resume RUN`.",
-            confirm="`sparring runs show RUN` shows `running`, and new steps are reported.",
-            step=observed.history.last_step,
-        )
+        yield _interrupted(observed, progress)
         return
     steps = observed.series("timing_s/step")
     usual = median(steps) + median(observed.series("timing_s/eval") or [0.0]) if steps else 0.0
@@ -89,6 +82,18 @@ def stalled(observed: Observed) -> Iterable[Finding]:
     )
 
 
+def _interrupted(observed: Observed, progress: Progress) -> Finding:
+    return Finding(
+        rule="system.stalled",
+        severity=Severity.ERROR,
+        symptom=f"the process of the run ended unexpectedly after step {observed.history.last_step}.",
+        evidence={"status": progress.status, "seconds": round(progress.seconds_since_last, 1)},
+        change="Continue it from its newest checkpoint: `sparring train --resume RUN`.",
+        confirm="`sparring runs show RUN` shows `running`, and new steps are reported.",
+        step=observed.history.last_step,
+    )
+
+
 def failures(observed: Observed) -> Iterable[Finding]:
     """Report that more than 1 % of the last attempts to run an episode were lost to infrastructure failures.
 
@@ -100,8 +105,7 @@ def failures(observed: Observed) -> Iterable[Finding]:
     if lost.total < FEWEST_ATTEMPTS or failed / lost.total <= MOST_FAILED:
         return
     worst = max(lost.by_reason, key=lambda reason: lost.by_reason[reason])
-    timeout = observed.config.rollout.rollout_timeout
-    is_late = worst == DiscardReason.ENV_TIMEOUT
+    change, settings = _for_lost_attempts(observed.config, worst)
     yield Finding(
         rule="environment.failures",
         severity=Severity.ERROR if failed / lost.total >= BROKEN else Severity.WARNING,
@@ -114,14 +118,26 @@ def failures(observed: Observed) -> Iterable[Finding]:
             "lost_episodes_a_step": round(observed.now("rollout/lost"), 2),
             "last": observed.attempts.detail,
         },
-        change=f"Give episodes more time than rollout.rollout_timeout = {timeout:g}, or find out what they wait for."
-        if is_late
-        else "Fix the environment: read the errors that it raised (they are in the ledger). `sparring check RECIPE --only "
-        "environment` runs it without the model.",
+        change=change,
         confirm="Less than 1 % of the attempts fail (rollout/failed_attempts falls).",
         step=observed.history.last_step,
-        settings=possible(observed.config, {"rollout.rollout_timeout": 2 * timeout}) if is_late else {},
+        settings=settings,
         confirm_after=LATE_STEPS,
+    )
+
+
+def _for_lost_attempts(config: Config, reason: str) -> tuple[str, Mapping[str, Json]]:
+    """Return the change for attempts that are mostly lost for this reason."""
+    if reason != DiscardReason.ENV_TIMEOUT:
+        return (
+            "Fix the environment: read the errors that it raised (they are in the ledger). `sparring check RECIPE --only "
+            "environment` runs it without the model.",
+            {},
+        )
+    timeout = config.rollout.rollout_timeout
+    return (
+        f"Give episodes more time than rollout.rollout_timeout = {timeout:g}, or find out what they wait for.",
+        possible(config, {"rollout.rollout_timeout": 2 * timeout}),
     )
 
 
@@ -169,13 +185,10 @@ def mismatch(observed: Observed) -> Iterable[Finding]:
     """
     if not observed.trained or observed.now("training/staleness_max") > 0 or observed.config.algorithm.num_passes > 1:
         return
-    gap, count = observed.now("training/logprob_difference_mean"), observed.now("training/effective_sample_size", 1.0)
-    is_half = observed.config.model.precision != "fp32"
-    rounded = min(MOST_ROUNDED, ROUNDED_SHARE * observed.now("training/entropy", 1.0))
-    allowed = max(MISMATCH, rounded) if is_half else MISMATCH
-    if gap <= allowed:
+    gap = observed.now("training/logprob_difference_mean")
+    if gap <= _allowed_gap(observed):
         return
-    settings = possible(observed.config, {"model.precision": "fp32"}) if is_half else {}
+    change, settings = _for_mismatch(observed.config)
     yield Finding(
         rule="system.mismatch",
         severity=Severity.ERROR,
@@ -185,13 +198,10 @@ def mismatch(observed: Observed) -> Iterable[Finding]:
             "logprob_difference_mean": gap,
             "logprob_difference_max": observed.now("training/logprob_difference_max"),
             "entropy": round(observed.now("training/entropy"), 4),
-            "effective_sample_size": round(count, 4),
+            "effective_sample_size": round(observed.now("training/effective_sample_size", 1.0), 4),
             "precision": observed.config.model.precision,
         },
-        change="Compute in fp32."
-        if settings
-        else "Find what differs between sampling and training: dropout, a layer that keeps "
-        "state, a chat template that changes earlier messages. The built-in models agree to 1e-4.",
+        change=change,
         confirm="training/logprob_difference_mean falls below 1e-3 in the first step.",
         step=observed.history.last_step,
         settings=settings,
@@ -199,40 +209,34 @@ def mismatch(observed: Observed) -> Iterable[Finding]:
     )
 
 
+def _allowed_gap(observed: Observed) -> float:
+    """Return the largest mean difference of log-probabilities that the rounding of the precision explains."""
+    if observed.config.model.precision == "fp32":
+        return MISMATCH
+    rounded = min(MOST_ROUNDED, ROUNDED_SHARE * observed.now("training/entropy", 1.0))
+    return max(MISMATCH, rounded)
+
+
+def _for_mismatch(config: Config) -> tuple[str, Mapping[str, Json]]:
+    settings = possible(config, {"model.precision": "fp32"}) if config.model.precision != "fp32" else {}
+    if settings:
+        return "Compute in fp32.", settings
+    return (
+        "Find what differs between sampling and training: dropout, a layer that keeps "
+        "state, a chat template that changes earlier messages. The built-in models agree to 1e-4.",
+        {},
+    )
+
+
 def stale(observed: Observed) -> Iterable[Finding]:
     """Report tokens that are older than allowed (an error), tokens that are discarded because of their age, or tokens
     that have almost no weight because the policy has moved away from the one that sampled them."""
-    rollout = observed.config.rollout
-    oldest, count = observed.now("training/staleness_max"), observed.now("training/effective_sample_size", 1.0)
-    discarded = observed.attempts.stale / max(1, observed.attempts.stale + observed.attempts.played)
-    weights = observed.series("training/correction/weight")[-RECENT_STEPS:]
-    left_out = max(0.0, 1 - fmean(weights)) if weights else 0.0
-    highest = max(observed.series("training/staleness_max")[-LATE_STEPS:], default=0.0)
-    evidence: dict[str, Json] = {
-        "max_steps_off_policy": rollout.max_steps_off_policy,
-        "staleness_max": highest,
-        "effective_sample_size": round(count, 4),
-        "left_out_by_the_correction": round(left_out, 4),
-        "changed_by_the_correction": round(observed.now("training/correction/changed_fraction"), 4),
-        "off_policy_correction": observed.config.off_policy_correction,
-        "discarded": round(discarded, 4),
-    }
-    if highest > rollout.max_steps_off_policy:
-        yield Finding(
-            rule="system.stale",
-            severity=Severity.ERROR,
-            symptom=f"tokens that are {highest:.0f} steps old were trained, but rollout.max_steps_off_policy is "
-            f"{rollout.max_steps_off_policy}.",
-            evidence=evidence,
-            change="Stop the run: the bound is exceeded, which is an error in the program; please report it.",
-            confirm="training/staleness_max stays within the bound.",
-            step=observed.history.last_step,
-        )
+    rollout, staleness = observed.config.rollout, _measure_staleness(observed)
+    if staleness.highest > rollout.max_steps_off_policy:
+        yield _too_stale(observed, staleness)
         return
-    is_thrown_away = discarded > MANY_DISCARDED
-    if oldest < 1 or not (count < FEW_COUNT or left_out > LEFT_OUT or is_thrown_away):
+    if observed.now("training/staleness_max") < 1 or not staleness.is_costly:
         return
-    counts = min(count, 1 - left_out)
     bound = min(rollout.max_steps_off_policy // 2, FRESH)
     settings: dict[str, Json] = {"rollout.max_steps_off_policy": bound}
     if rollout.staleness_window > 1:
@@ -240,20 +244,76 @@ def stale(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="system.stale",
         severity=Severity.WARNING,
-        symptom=f"{discarded:.0%} of the episodes were discarded because of their age."
-        if is_thrown_away
-        else f"only {counts:.0%} of the tokens of a step count: "
-        + (
-            "the policy has moved away from the one that sampled them."
-            if count < 1 - left_out
-            else f"the correction removes {left_out:.0%} of their weight, because the policy has moved out of its bounds."
-        ),
-        evidence=evidence,
+        symptom=staleness.symptom,
+        evidence=staleness.as_evidence(observed),
         change=f"Train on fresher tokens: lower max_steps_off_policy to {bound}.",
         confirm="training/effective_sample_size and training/correction/weight rise above 0.9.",
         step=observed.history.last_step,
         settings=possible(observed.config, settings),
         confirm_after=JUDGE_AFTER,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Staleness:
+    """The age of the tokens of the last steps, and how many tokens are lost because of it."""
+
+    highest: float
+    """The age of the oldest token, in steps."""
+    effective: float
+    """The effective sample size, as a share of the tokens."""
+    left_out: float
+    """The share of the weight of tokens that the correction for their age removes."""
+    discarded: float
+    """The share of episodes that were discarded."""
+
+    @property
+    def is_costly(self) -> bool:
+        return self.effective < FEW_COUNT or self.left_out > LEFT_OUT or self.discarded > MANY_DISCARDED
+
+    @property
+    def symptom(self) -> str:
+        if self.discarded > MANY_DISCARDED:
+            return f"{self.discarded:.0%} of the episodes were discarded because of their age."
+        counts = min(self.effective, 1 - self.left_out)
+        return f"only {counts:.0%} of the tokens of a step count: " + (
+            "the policy has moved away from the one that sampled them."
+            if self.effective < 1 - self.left_out
+            else f"the correction removes {self.left_out:.0%} of their weight, because the policy has moved out of its bounds."
+        )
+
+    def as_evidence(self, observed: Observed) -> dict[str, Json]:
+        return {
+            "max_steps_off_policy": observed.config.rollout.max_steps_off_policy,
+            "staleness_max": self.highest,
+            "effective_sample_size": round(self.effective, 4),
+            "left_out_by_the_correction": round(self.left_out, 4),
+            "changed_by_the_correction": round(observed.now("training/correction/changed_fraction"), 4),
+            "off_policy_correction": observed.config.off_policy_correction,
+            "discarded": round(self.discarded, 4),
+        }
+
+
+def _measure_staleness(observed: Observed) -> _Staleness:
+    attempts, weights = observed.attempts, observed.series("training/correction/weight")[-RECENT_STEPS:]
+    return _Staleness(
+        highest=max(observed.series("training/staleness_max")[-LATE_STEPS:], default=0.0),
+        effective=observed.now("training/effective_sample_size", 1.0),
+        left_out=max(0.0, 1 - fmean(weights)) if weights else 0.0,
+        discarded=attempts.stale / max(1, attempts.stale + attempts.played),
+    )
+
+
+def _too_stale(observed: Observed, staleness: _Staleness) -> Finding:
+    return Finding(
+        rule="system.stale",
+        severity=Severity.ERROR,
+        symptom=f"tokens that are {staleness.highest:.0f} steps old were trained, but rollout.max_steps_off_policy is "
+        f"{observed.config.rollout.max_steps_off_policy}.",
+        evidence=staleness.as_evidence(observed),
+        change="Stop the run: the bound is exceeded, which is an error in the program; please report it.",
+        confirm="training/staleness_max stays within the bound.",
+        step=observed.history.last_step,
     )
 
 
@@ -491,7 +551,6 @@ def memory(observed: Observed) -> Iterable[Finding]:
         rises = fmean(after > before for before, after in zip(values[count:-1], values[count + 1 :], strict=True))
         if now < GROWN * first or rises < 0.8:
             continue
-        a_step = growth.value / (len(values) - count)
         yield Finding(
             rule="system.memory",
             severity=Severity.WARNING,
@@ -500,7 +559,7 @@ def memory(observed: Observed) -> Iterable[Finding]:
                 "metric": name,
                 "at_first": first,
                 "now": now,
-                "bytes_a_step": round(a_step),
+                "bytes_a_step": round(growth.value / (len(values) - count)),
                 "last_values": [round(value / 2**20, 1) for value in values[-5:]],
             },
             change="Search the environment, reward or agent for something that keeps growing: a list at module "
