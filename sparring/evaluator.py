@@ -161,23 +161,27 @@ class MultiTurnRLEvaluator:
         try:
             report = interrupts.run(self._evaluate(job, folder, parts))
         except BaseException as error:
-            if job.folder.exists():
-                self._console.announced(
-                    f"the finished episodes are kept; `sparring eval {folder.path} --resume` continues the evaluation"
-                )
-            elif is_new and isinstance(error, UsageError | DataError):
-                # No episode was run: delete the folder, so that its name is free again.
-                shutil.rmtree(folder.path)
-                raise
-            if is_new:
-                if isinstance(error, KeyboardInterrupt):
-                    folder.set_status("stopped")
-                else:
-                    folder.set_status("failed", reason=str(error) or type(error).__name__)
+            self._end_unfinished(job, folder, error, is_new=is_new)
             raise
         if is_new:
             folder.set_status("completed")
         return report
+
+    def _end_unfinished(self, job: Job, folder: RunFolder, error: BaseException, *, is_new: bool) -> None:
+        """State how the evaluation continues, and set the status of a folder that was created for it. Delete this
+        folder if nothing is in it."""
+        if job.folder.exists():
+            self._console.announced(
+                f"the finished episodes are kept; `sparring eval {folder.path} --resume` continues the evaluation"
+            )
+        elif is_new and isinstance(error, UsageError | DataError):
+            # No episode was run: delete the folder, so that its name is free again.
+            shutil.rmtree(folder.path)
+            return
+        if is_new and isinstance(error, KeyboardInterrupt):
+            folder.set_status("stopped")
+        elif is_new:
+            folder.set_status("failed", reason=str(error) or type(error).__name__)
 
     def _build_plan(self) -> Plan:
         """Return the plan of a new evaluation. Raises UsageError or DataError if a policy does not exist."""

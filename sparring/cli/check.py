@@ -26,6 +26,34 @@ from sparring.tracking import Console
 
 if TYPE_CHECKING:
     from sparring.checks.running.check_report import CheckReport
+    from sparring.checks.running.run import Options
+
+
+Page = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the findings as a page.")]
+LoadModel = Annotated[bool, typer.Option("--model", help="Load the model, run a baseline, compare weights.")]
+Only = Annotated[list[str] | None, typer.Option(metavar="FAMILY", help="Only these checks; may be repeated.")]
+Production = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A .jsonl sample of production logs to compare with.")
+]
+Schemas = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Production's tools: OpenAI, an MCP listing, or OpenAPI.")
+]
+References = Annotated[
+    list[str] | None, typer.Option(metavar="URL#MODEL", help="An endpoint whose score to show; may be repeated.")
+]
+Reviewer = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL#MODEL",
+        help="A model that reads source, tasks and episodes, which are sent to it, for defects.",
+    ),
+]
+Baseline = Annotated[
+    Path | None, typer.Option(metavar="RUN", help="A run whose stored episodes count as the baseline.")
+]
+Minutes = Annotated[
+    float, typer.Option(metavar="MINUTES", min=0.5, help="Time limit of the checks, without the model.")
+]
 
 
 @app.command("check")
@@ -35,37 +63,19 @@ def check(
     overrides: Overrides = None,
     on: On = None,
     as_json: Json = False,
-    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the findings as a page.")] = None,
-    model: Annotated[bool, typer.Option("--model", help="Load the model, run a baseline, compare weights.")] = False,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="FAMILY", help="Only these checks; may be repeated.")
-    ] = None,
-    production: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A .jsonl sample of production logs to compare with.")
-    ] = None,
-    schemas: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Production's tools: OpenAI, an MCP listing, or OpenAPI.")
-    ] = None,
-    reference: Annotated[
-        list[str] | None, typer.Option(metavar="URL#MODEL", help="An endpoint whose score to show; may be repeated.")
-    ] = None,
-    reviewer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL#MODEL",
-            help="A model that reads source, tasks and episodes, which are sent to it, for defects.",
-        ),
-    ] = None,
-    run: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="A run whose stored episodes count as the baseline.")
-    ] = None,
-    minutes: Annotated[
-        float, typer.Option(metavar="MINUTES", min=0.5, help="Time limit of the checks, without the model.")
-    ] = 1.0,
+    page: Page = None,
+    model: LoadModel = False,
+    only: Only = None,
+    production: Production = None,
+    schemas: Schemas = None,
+    reference: References = None,
+    reviewer: Reviewer = None,
+    run: Baseline = None,
+    minutes: Minutes = 1.0,
 ) -> None:
     """Check a recipe before it is trained: environment, data, prompt, reward and budgets. Exit code 5 if a finding is an
     error."""
-    from sparring.checks.running.run import Options, check_recipe, selected
+    from sparring.checks.running.run import Options
 
     options = Options(
         overrides=(*read_place_overrides(on, Path(recipe), overrides or ()), *(overrides or ())),
@@ -78,13 +88,19 @@ def check(
         run=None if run is None else resolve_run(run),
         minutes=minutes,
     )
+    _check(Path(recipe), options, page, as_json)
+
+
+def _check(recipe: Path, options: Options, page: Path | None, as_json: bool) -> None:
+    from sparring.checks.running.run import check_recipe, selected
+
     if page is not None:
         from sparring.checks.running.check_page import refuse_page
 
         refuse_page(page)
     console = Console(quiet=as_json)
     with console.steps("checking", len(selected(options))) as progress:
-        report = check_recipe(Path(recipe), options, on_rule=lambda _: progress({}), announce=console.announced)
+        report = check_recipe(recipe, options, on_rule=lambda _: progress({}), announce=console.announced)
     if page is not None:
         from sparring.checks.running.check_page import write_page
 

@@ -74,29 +74,32 @@ def report_failures(command: Callable[..., None]) -> Callable[..., None]:
         except BrokenPipeError:
             raise
         except Exception as error:  # noqa: BLE001 - nothing above can report it
-            if isinstance(error, OSError) and error.errno in _NO_ROOM:
-                typer.echo(
-                    mask_secrets(
-                        f"error: {error}. Free up disk space, or write to a different location, and try again."
-                    ),
-                    err=True,
-                )
-                raise typer.Exit(ServiceError.exit_code) from None
-            if isinstance(error, OSError) and error.errno in _NO_ACCESS and error.filename is not None:
-                typer.echo(
-                    mask_secrets(f"error: {error}. Check the disk and the permissions, and try again."), err=True
-                )
-                raise typer.Exit(ServiceError.exit_code) from None
-            if isinstance(error, OSError) and error.errno in _WRONG_KIND and error.filename is not None:
-                typer.echo(
-                    mask_secrets(f"error: {error}. {_WRONG_KIND[error.errno]}. Move it away, and try again."),
-                    err=True,
-                )
-                raise typer.Exit(ServiceError.exit_code) from None
-            _report_bug(error)
-            raise typer.Exit(1) from None
+            raise typer.Exit(_report_unexpected(error)) from None
 
     return run
+
+
+def _report_unexpected(error: Exception) -> int:
+    """Report an error that a command does not expect, and return the exit code."""
+    advice = _for_os_error(error) if isinstance(error, OSError) else None
+    if advice is None:
+        _report_bug(error)
+        return 1
+    typer.echo(mask_secrets(f"error: {error}. {advice}"), err=True)
+    return ServiceError.exit_code
+
+
+def _for_os_error(error: OSError) -> str | None:
+    """Return what to do about a failed operation on a file, or None if the error is a bug."""
+    if error.errno in _NO_ROOM:
+        return "Free up disk space, or write to a different location, and try again."
+    if error.filename is None:
+        return None
+    if error.errno in _NO_ACCESS:
+        return "Check the disk and the permissions, and try again."
+    if error.errno in _WRONG_KIND:
+        return f"{_WRONG_KIND[error.errno]}. Move it away, and try again."
+    return None
 
 
 app = typer.Typer(
@@ -151,8 +154,7 @@ def read_place_overrides(on: Path | None, recipe: Path, changes: Sequence[str]) 
     return [] if on is None else read_place(on).overrides(recipe, changes)
 
 
-def main() -> None:
-    """Run the `sparring` command."""
+def _prepare_output() -> None:
     # The progress bars and deprecation warnings of the libraries that load models would hide the command's own output.
     os.environ.setdefault("TQDM_DISABLE", "1")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
@@ -160,6 +162,11 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character shows its code
     show_on_stderr()
+
+
+def main() -> None:
+    """Run the `sparring` command."""
+    _prepare_output()
     report = supervised()
     name = next(iter(sys.argv[1:]), "")
     if name in SUPERVISED and not report.is_heard and "--help" not in sys.argv:

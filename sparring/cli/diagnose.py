@@ -34,32 +34,37 @@ def diagnose(run: Run, as_json: Json = False) -> None:
         _show(found)
 
 
+Changes = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY.PATH=VALUE]...", help="Settings that differ from the run's.")
+]
+FromStep = Annotated[
+    int | None,
+    typer.Option(
+        "--from",
+        metavar="STEP",
+        min=0,
+        help="Step of a checkpoint; 0 is after the warm start. By default the newest.",
+    ),
+]
+NewName = Annotated[str | None, typer.Option(help="Name of the new run's folder, which is created next to RUN.")]
+NewCode = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="RECIPE", help="Use the code of this recipe, such as a corrected reward, with the run's settings."
+    ),
+]
+Train = Annotated[bool, typer.Option("--train/--no-train", help="Start the new run at once.")]
+
+
 @runs_app.command("branch")
 @report_failures
 def runs_branch(
     run: Run,
-    changes: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY.PATH=VALUE]...", help="Settings that differ from the run's.")
-    ] = None,
-    step: Annotated[
-        int | None,
-        typer.Option(
-            "--from",
-            metavar="STEP",
-            min=0,
-            help="Step of a checkpoint; 0 is after the warm start. By default the newest.",
-        ),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the new run's folder, which is created next to RUN.")
-    ] = None,
-    recipe: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RECIPE", help="Use the code of this recipe, such as a corrected reward, with the run's settings."
-        ),
-    ] = None,
-    train: Annotated[bool, typer.Option("--train/--no-train", help="Start the new run at once.")] = True,
+    changes: Changes = None,
+    step: FromStep = None,
+    name: NewName = None,
+    recipe: NewCode = None,
+    train: Train = True,
     as_json: Json = False,
 ) -> None:
     """Create a new run from a checkpoint of RUN with one change, and start it. `sparring diagnose` then compares the

@@ -12,7 +12,7 @@ import typer
 
 from sparring.cli.command import Json, app, print_json, report_failures, say
 from sparring.errors import UsageError
-from sparring.models.starters import fill_in, find_starter
+from sparring.models.starters import Starter, fill_in, find_starter
 
 
 @app.command()
@@ -37,6 +37,18 @@ def init(
         folder = Path(Path(model).name.lower())
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} exists and is not empty; specify a new folder.")
+    _write_recipe(folder, starter)
+    written = sorted(str(path) for path in folder.iterdir())
+    if as_json:
+        print_json({"folder": str(folder), "files": written})
+        return
+    say(f"wrote {', '.join(written)}")
+    quoted = shlex.quote(str(folder))
+    say(f"next: sparring check {quoted}, then sparring train {quoted}")
+
+
+def _write_recipe(folder: Path, starter: Starter | None) -> None:
+    """Copy the template into the folder, for this model if one was chosen."""
     try:
         with as_file(files("sparring") / "templates" / "recipe") as template:
             ignored = shutil.ignore_patterns("__pycache__")
@@ -46,10 +58,3 @@ def init(
             recipe.write_text(fill_in(recipe.read_text("utf-8"), starter), "utf-8")
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error}; specify a folder that can be created.") from error
-    written = sorted(str(path) for path in folder.iterdir())
-    if as_json:
-        print_json({"folder": str(folder), "files": written})
-        return
-    say(f"wrote {', '.join(written)}")
-    quoted = shlex.quote(str(folder))
-    say(f"next: sparring check {quoted}, then sparring train {quoted}")

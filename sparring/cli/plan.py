@@ -12,7 +12,7 @@ from sparring.cli.command import Json, On, Overrides, app, print_json, read_plac
 from sparring.config import Config, load_config
 from sparring.errors import GateError
 from sparring.planning.devices import Device, parse_gpu, this_machine, with_price
-from sparring.planning.plan import Plan, changes, longest_episodes, make_plan, settings_of, show_bytes
+from sparring.planning.plan import Episodes, Plan, changes, longest_episodes, make_plan, settings_of, show_bytes
 from sparring.planning.resolve import require_shape
 from sparring.planning.shapes import ModelShape
 from sparring.tracking import Console
@@ -39,15 +39,7 @@ def plan(
     config = load_config(Path(recipe), [*placed, *(overrides or ())])
     model = require_shape(config)
     device = _calibrated(config, model) if gpu is None else parse_gpu(gpu)
-    episodes = longest_episodes(config)
-    if episode_tokens is not None or sampled_tokens is not None:
-        tokens = episode_tokens or episodes.tokens
-        episodes = replace(
-            episodes,
-            tokens=tokens,
-            sampled=min(sampled_tokens or episodes.sampled, tokens),
-            source="as long as the command states",
-        )
+    episodes = _expected_episodes(config, episode_tokens, sampled_tokens)
     made = make_plan(config, model, with_price(device, config.tracking.prices.get("hour")), episodes)
     if as_json:
         print_json(made.as_json())
@@ -56,6 +48,20 @@ def plan(
     refusal = made.refusal()
     if refusal is not None:
         raise GateError(refusal)
+
+
+def _expected_episodes(config: Config, tokens: int | None, sampled: int | None) -> Episodes:
+    """Return the longest episodes that the recipe allows, or episodes of the length that the command states."""
+    longest = longest_episodes(config)
+    if tokens is None and sampled is None:
+        return longest
+    total = tokens or longest.tokens
+    return replace(
+        longest,
+        tokens=total,
+        sampled=min(sampled or longest.sampled, total),
+        source="as long as the command states",
+    )
 
 
 def show(made: Plan) -> None:

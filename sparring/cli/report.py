@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -33,11 +34,7 @@ def report(
 
     prices = read_prices(price or ())
     if FamilyFolder.is_family(resolve_run(run)):
-        if prices:
-            raise UsageError(
-                f"{run} is a family of runs, and the page of a family shows no cost; give --price with one of its runs."
-            )
-        _report_family(resolve_run(run), out, as_json)
+        _report_family(run, out, prices, as_json)
         return
     with Console(quiet=as_json).phase("reading the run"):
         written = write_report(resolve_run(run), out, prices=prices)
@@ -49,11 +46,15 @@ def report(
     say(f"wrote {written.path}: {written.num_episodes} episodes{left}, {written.num_bytes / 2**20:.1f} MiB")
 
 
-def _report_family(path: Path, out: Path | None, as_json: bool) -> None:
+def _report_family(family: Path, out: Path | None, prices: Mapping[str, float], as_json: bool) -> None:
     from sparring.report.family import write_family_report
 
+    if prices:
+        raise UsageError(
+            f"{family} is a family of runs, and the page of a family shows no cost; give --price with one of its runs."
+        )
     with Console(quiet=as_json).phase("reading the runs"):
-        written = write_family_report(path, out)
+        written = write_family_report(resolve_run(family), out)
     if as_json:
         print_json(written.as_json())
         return

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from sparring.cli.command import Json, Overrides, app, print_json, report_failures, say
-from sparring.config import endpoint_problems, key_from, load_config
+from sparring.config import Config, endpoint_problems, key_from, load_config
 from sparring.errors import UsageError
 
 
@@ -32,21 +32,27 @@ def serve(
         else:
             say(f"{served_name} answers at {base_url}; Ctrl-C stops it")
 
-    from sparring.evaluation.policies import find_checkpoint, named_checkpoint
-
-    served = model
-    # A missing path in the folder of runs is never the name of a model on a hub, so no hub is contacted.
-    is_run = Path(model).parts[:1] == ("runs",) and not Path(model).exists()
-    if (named := named_checkpoint(model) if is_run else find_checkpoint(model)) is not None:
-        folder, step = named
-        folder.trained_config()
-        served = str(folder.path) if step is None else f"{folder.path}@{step}"
+    served = _find_served(model)
     from sparring.serving.serve import serve as serve_model
 
     try:
         serve_model(served, host=host, port=port, api_key=api_key, on_ready=ready)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
+
+
+def _find_served(model: str) -> str:
+    """Return the run and step to serve if `model` names a checkpoint, otherwise `model` itself."""
+    from sparring.evaluation.policies import find_checkpoint, named_checkpoint
+
+    # A missing path in the folder of runs is never the name of a model on a hub, so no hub is contacted.
+    is_run = Path(model).parts[:1] == ("runs",) and not Path(model).exists()
+    named = named_checkpoint(model) if is_run else find_checkpoint(model)
+    if named is None:
+        return model
+    folder, step = named
+    folder.trained_config()
+    return str(folder.path) if step is None else f"{folder.path}@{step}"
 
 
 @app.command()
@@ -77,6 +83,14 @@ def learner(
     _serve_part("learner", recipe, overrides, host=host, port=port, api_key=api_key, as_json=as_json)
 
 
+def _refuse_elsewhere(part: Literal["engine", "learner"], config: Config) -> None:
+    kind, here = (config.engine.type, "torch") if part == "engine" else (config.learner.type, "here")
+    if kind != here:
+        raise UsageError(
+            f"{part}.type = {kind!r} has no model here to serve; use a recipe with {part}.type = {here!r}."
+        )
+
+
 def _serve_part(
     part: Literal["engine", "learner"],
     recipe: Path,
@@ -90,11 +104,7 @@ def _serve_part(
     """Serve a recipe's engine or learner until Ctrl-C. Raises UsageError if the recipe's own part runs elsewhere."""
     path = recipe / "recipe.toml" if recipe.is_dir() else recipe
     config = load_config(path, overrides or [])
-    kind, here = (config.engine.type, "torch") if part == "engine" else (config.learner.type, "here")
-    if kind != here:
-        raise UsageError(
-            f"{part}.type = {kind!r} has no model here to serve; use a recipe with {part}.type = {here!r}."
-        )
+    _refuse_elsewhere(part, config)
 
     def ready(base_url: str) -> None:
         if as_json:

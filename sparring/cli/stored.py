@@ -16,6 +16,7 @@ from sparring.errors import GateError, ServiceError, UsageError
 from sparring.tracking import Console
 
 if TYPE_CHECKING:
+    from sparring.evaluation.agreement import Agreement
     from sparring.evaluation.review import Review
     from sparring.reproduce.replay import Replay
 
@@ -52,37 +53,41 @@ def review(
         raise GateError(found.refusal)
 
 
+AGREEMENT_COLUMNS = [
+    "rewards",
+    "episodes",
+    "agree",
+    "wrong, rewarded",
+    "right, unrewarded",
+    "pairs inverted",
+    "rank correlation",
+    "mean reward",
+]
+
+
+def _agreement_row(when: str, one: Agreement, mean: float | None) -> list[object]:
+    """Return the values of AGREEMENT_COLUMNS."""
+    return [
+        when,
+        one.num,
+        "-" if one.share is None else f"{one.share:.1%}",
+        one.paid_wrong,
+        one.unpaid_right,
+        f"{one.num_inverted} of {one.num_pairs}",
+        "-" if one.rank_correlation is None else f"{one.rank_correlation:.2f}",
+        "-" if mean is None else f"{mean:.3f}",
+    ]
+
+
 def _show_review(found: Review) -> None:
     """Show the agreement as stored and as graded now, the most frequent causes of disagreement, and the
     disagreements."""
     console = Console()
     rows = [
-        [
-            when,
-            one.num,
-            "-" if one.share is None else f"{one.share:.1%}",
-            one.paid_wrong,
-            one.unpaid_right,
-            f"{one.num_inverted} of {one.num_pairs}",
-            "-" if one.rank_correlation is None else f"{one.rank_correlation:.2f}",
-            "-" if mean is None else f"{mean:.3f}",
-        ]
-        for when, one, mean in (
-            ("as stored", found.before, found.mean_before),
-            ("graded now", found.after, found.mean_after),
-        )
+        _agreement_row("as stored", found.before, found.mean_before),
+        _agreement_row("graded now", found.after, found.mean_after),
     ]
-    columns = [
-        "rewards",
-        "episodes",
-        "agree",
-        "wrong, rewarded",
-        "right, unrewarded",
-        "pairs inverted",
-        "rank correlation",
-        "mean reward",
-    ]
-    console.table(f"reward compared with scorer: {', '.join(found.episodes)}", columns, rows)
+    console.table(f"reward compared with scorer: {', '.join(found.episodes)}", AGREEMENT_COLUMNS, rows)
     if found.after.culprits:
         rows = [[name, count] for name, count in list(found.after.culprits.items())[:MOST_SHOWN]]
         console.table("most frequent causes", ["cause", "disagreements"], rows)
@@ -95,20 +100,24 @@ def _show_review(found: Review) -> None:
         say(f"the scorer {found.independence}, so a mistake in that code cannot show as a disagreement")
 
 
+Episode = Annotated[
+    str | None,
+    typer.Argument(metavar="[EPISODE]", help="Id of an episode; by default all episodes of the newest step."),
+]
+Training = Annotated[
+    bool,
+    typer.Option(
+        "--training", help="Repeat the learner's steps on the consumed data instead, and compare the weights."
+    ),
+]
+
+
 @app.command()
 @report_failures
 def replay(
     run: Run,
-    episode: Annotated[
-        str | None,
-        typer.Argument(metavar="[EPISODE]", help="Id of an episode; by default all episodes of the newest step."),
-    ] = None,
-    training: Annotated[
-        bool,
-        typer.Option(
-            "--training", help="Repeat the learner's steps on the consumed data instead, and compare the weights."
-        ),
-    ] = False,
+    episode: Episode = None,
+    training: Training = False,
     as_json: Json = False,
 ) -> None:
     """Replay stored episodes without a model, and show the first thing that the environment does differently."""
@@ -128,6 +137,11 @@ def replay(
         print_json([dataclasses.asdict(one) for one in replayed])
     else:
         _show_replays(replays.source, replayed)
+    _refuse_differences(replayed)
+
+
+def _refuse_differences(replayed: Sequence[Replay]) -> None:
+    """Raise an error if an episode differs from the recording or could not be replayed to the end."""
     different = [one.episode for one in replayed if one.difference is not None]
     if different:
         raise GateError(

@@ -170,6 +170,20 @@ def _supervise(
     sys.exit(supervisor.run())
 
 
+def _refuse_resuming(folder: RunFolder, changes: Sequence[str], name: str | None) -> None:
+    """Raise UsageError if the run or the arguments of the command do not allow to resume."""
+    run = folder.path
+    if name is not None:
+        raise UsageError("--name names a new run, but --resume continues an existing run; leave one of them out.")
+    if folder.status().get("status") == "running":
+        raise UsageError(f"{run} is already running; stop it first (`sparring runs stop {run}`), or leave it running.")
+    misplaced = [change for change in changes if "=" not in change]
+    if misplaced:
+        raise UsageError(
+            f"--resume continues {run} with its own recipe, so {misplaced[0]!r} cannot be used; leave it out."
+        )
+
+
 def resume_training(
     run: Path,
     changes: Sequence[str],
@@ -182,15 +196,7 @@ def resume_training(
     allow_changed: str | None = None,
 ) -> None:
     folder = RunFolder(run)
-    if name is not None:
-        raise UsageError("--name names a new run, but --resume continues an existing run; leave one of them out.")
-    if folder.status().get("status") == "running":
-        raise UsageError(f"{run} is already running; stop it first (`sparring runs stop {run}`), or leave it running.")
-    misplaced = [change for change in changes if "=" not in change]
-    if misplaced:
-        raise UsageError(
-            f"--resume continues {run} with its own recipe, so {misplaced[0]!r} cannot be used; leave it out."
-        )
+    _refuse_resuming(folder, changes, name)
     placed = read_place_overrides(on, folder.recipe, changes)
     folder.config([*placed, *changes])
     allowed = [] if allow_changed is None else [part.strip() for part in allow_changed.split(",")]

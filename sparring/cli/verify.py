@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -28,42 +28,17 @@ def verify(
 ) -> None:
     """Check that every rollout and turn of a run is accounted for, and that its checkpoints are complete and match its
     ledger. The run may still be in progress. For an export, check its files."""
-    from sparring.training.checkpoint_files import list_newest_first
-    from sparring.training_run.resuming import lost_steps, unknown_checkpoints
-
     if is_export(run):
         _verify_export(run, as_json=as_json)
         return
     folder = RunFolder(resolve_run(run))
-    path = folder.ledger
-    # Before the ledger is read: a run in progress records each checkpoint there first.
-    checkpoints, step = list_newest_first(folder.checkpoints), folder.status().get("step", 0)
-    if not path.is_file():
-        if checkpoints:
-            raise DataError(
-                f"{path} is missing, but the run has checkpoints, so their training data cannot be verified. Restore the file."
-            )
-        if "contents" in folder.manifest():
-            raise DataError(f"{path} is missing, but the run has been trained. Restore the file.")
-        raise DataError(f"{folder.path} has no ledger.sqlite: it has not run any episode yet.")
     began = time.monotonic()
-    account = read_account(path, max_steps_off_policy=folder.config().rollout.max_steps_off_policy)
-    broken = account.broken
-    if not broken and (lost := lost_steps(folder, account, step)):
-        broken = [lost]
-    damaged = [
-        *_missing(folder.checkpoints, account.lineage),
-        *unknown_checkpoints(checkpoints, account.lineage),
-        *_damage(folder.checkpoints),
-    ]
-    result: dict[str, Any] = {"run": str(folder.path), "broken": broken, "checkpoints": damaged}
+    broken, damaged = _find_problems(folder)
     if as_json:
-        print_json({**result, "seconds": time.monotonic() - began})
+        seconds = time.monotonic() - began
+        print_json({"run": str(folder.path), "broken": broken, "checkpoints": damaged, "seconds": seconds})
     else:
-        for line in (*broken[:MOST_SHOWN], *damaged):
-            say(line)
-        if len(broken) > MOST_SHOWN:
-            say(f"... and {len(broken) - MOST_SHOWN} more; --json shows all of them")
+        _show_problems(broken, damaged)
     if broken or damaged:
         raise DataError(
             f"{folder.path}: {len(broken)} broken invariants in the ledger, {len(damaged)} checkpoints that are damaged, "
@@ -72,6 +47,46 @@ def verify(
         )
     if not as_json:
         say(f"{folder.path}: every rollout and turn is accounted for ({time.monotonic() - began:.1f} s)")
+
+
+def _find_problems(folder: RunFolder) -> tuple[list[str], list[str]]:
+    """Return the broken invariants of the ledger, and the problems of checkpoints."""
+    from sparring.training.checkpoint_files import list_newest_first
+    from sparring.training_run.resuming import lost_steps, unknown_checkpoints
+
+    # Before the ledger is read: a run in progress records each checkpoint there first.
+    checkpoints, step = list_newest_first(folder.checkpoints), folder.status().get("step", 0)
+    _require_ledger(folder, has_checkpoints=bool(checkpoints))
+    account = read_account(folder.ledger, max_steps_off_policy=folder.config().rollout.max_steps_off_policy)
+    broken = account.broken
+    if not broken and (lost := lost_steps(folder, account, step)):
+        broken = [lost]
+    damaged = [
+        *_missing(folder.checkpoints, account.lineage),
+        *unknown_checkpoints(checkpoints, account.lineage),
+        *_damage(folder.checkpoints),
+    ]
+    return broken, damaged
+
+
+def _require_ledger(folder: RunFolder, *, has_checkpoints: bool) -> None:
+    path = folder.ledger
+    if path.is_file():
+        return
+    if has_checkpoints:
+        raise DataError(
+            f"{path} is missing, but the run has checkpoints, so their training data cannot be verified. Restore the file."
+        )
+    if "contents" in folder.manifest():
+        raise DataError(f"{path} is missing, but the run has been trained. Restore the file.")
+    raise DataError(f"{folder.path} has no ledger.sqlite: it has not run any episode yet.")
+
+
+def _show_problems(broken: Sequence[str], damaged: Sequence[str]) -> None:
+    for line in (*broken[:MOST_SHOWN], *damaged):
+        say(line)
+    if len(broken) > MOST_SHOWN:
+        say(f"... and {len(broken) - MOST_SHOWN} more; --json shows all of them")
 
 
 def _verify_export(folder: Path, *, as_json: bool) -> None:

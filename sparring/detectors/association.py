@@ -178,16 +178,18 @@ class Evidence:
             return ()
         return self.contrast.separations(traits_of([one.digest for one in self.episodes]))
 
+    def _fitting(self, separations: Sequence[Separation]) -> list[Separation]:
+        """Return those among the best traits that explain enough and are in use, with the most definite one first."""
+        best = [one for one in separations if one.explained >= NEAR * separations[0].explained]
+        fitting = (one for one in best if weight(one) * one.explained >= EXPLAINED and self.is_in_use(one))
+        return sorted(fitting, key=definiteness)
+
     def association(self) -> Association | None:
         """Return the most definite of the traits that explain the most, or None if the trait is uncertain."""
         separations = self.separations
         if not separations or len(self.recent) < FEWEST_PAID:
             return None
-        best = [one for one in separations if one.explained >= NEAR * separations[0].explained]
-        fitting = sorted(
-            (one for one in best if weight(one) * one.explained >= EXPLAINED and self.is_in_use(one)),
-            key=definiteness,
-        )
+        fitting = self._fitting(separations)
         for one in fitting:
             worth = self._worth(one)
             if worth is None:

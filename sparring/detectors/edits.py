@@ -7,6 +7,7 @@ tokens follow from these acts, and no edit changes them directly.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -291,41 +292,55 @@ def _from_results(
 
 def _in_order(kind: str) -> Callable[..., Script | None]:
     def change(filling: Sequence[str], has: bool, script: Script, like: Script, *_: object) -> Script | None:
-        calls = actions_of(script)
-        order = list(range(len(calls)))
-        names = [one.tool for one in calls]
-        if kind == "call after":
-            later, earlier = filling
-            pairs = [at for at in order[1:] if names[at] == later and names[at - 1] == earlier]
-            if not has and pairs:
-                for at in pairs:
-                    order[at - 1], order[at] = order[at], order[at - 1]
-            elif has and not pairs and later in names and earlier in names and later != earlier:
-                order.remove(names.index(later))
-                order.insert(order.index(names.index(earlier)) + 1, names.index(later))
-            elif has and not pairs:
-                return _with_calls(script, like, lambda one: one.tool in (later, earlier), None)
-        else:
-            end = 0 if kind == "call first" else len(order)
-            inside = [at for at in order if (names[at] == filling[0]) is has]
-            if inside:
-                at = inside[0] if kind == "call last" else inside[-1]
-                order.remove(at)
-                order.insert(end, at)
-        return (
-            edited(
-                script,
-                {
-                    (one.message, one.place): (calls[at].call,)
-                    for one, at in zip(calls, order, strict=True)
-                    if calls[at] is not one
-                },
-            )
-            if order != list(range(len(calls)))
-            else None
-        )
+        names = [one.tool for one in actions_of(script)]
+        if kind != "call after":
+            return _reordered(script, _moved_to_end(names, filling[0], has, kind))
+        later, earlier = filling
+        is_there = (earlier, later) in itertools.pairwise(names)
+        is_movable = later in names and earlier in names and later != earlier
+        if has and not is_there and not is_movable:
+            return _with_calls(script, like, lambda one: one.tool in (later, earlier), None)
+        return _reordered(script, _moved_after(names, later, earlier, has))
 
     return change
+
+
+def _moved_after(names: Sequence[str], later: str, earlier: str, has: bool) -> list[int]:
+    """Return an order of the calls: if `has`, `later` directly follows `earlier`, otherwise it does not."""
+    order = list(range(len(names)))
+    pairs = [at for at in order[1:] if names[at] == later and names[at - 1] == earlier]
+    if not has:
+        for at in pairs:
+            order[at - 1], order[at] = order[at], order[at - 1]
+    elif not pairs:
+        order.remove(names.index(later))
+        order.insert(order.index(names.index(earlier)) + 1, names.index(later))
+    return order
+
+
+def _moved_to_end(names: Sequence[str], tool: str, has: bool, kind: str) -> list[int]:
+    """Return an order of the calls: if `has`, a call of `tool` is at this end, otherwise a call of another tool."""
+    order = list(range(len(names)))
+    end = 0 if kind == "call first" else len(order)
+    inside = [at for at in order if (names[at] == tool) is has]
+    if inside:
+        at = inside[0] if kind == "call last" else inside[-1]
+        order.remove(at)
+        order.insert(end, at)
+    return order
+
+
+def _reordered(script: Script, order: Sequence[int]) -> Script | None:
+    """Return the script with its calls in this order, or None if the order is the present one."""
+    calls = actions_of(script)
+    if order == list(range(len(calls))):
+        return None
+    edits = {
+        (one.message, one.place): (calls[at].call,)
+        for one, at in zip(calls, order, strict=True)
+        if calls[at] is not one
+    }
+    return edited(script, edits)
 
 
 def _amount(

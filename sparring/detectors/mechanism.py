@@ -90,13 +90,21 @@ def what_is_paid(history: History) -> Iterable[Finding]:
         return
     alarms = (one for rule in (paid_for_wrong, rises_alone, component_takes_over) for one in rule(history))
     is_alarmed = next(iter(alarms), None) is not None
-    if not is_alarmed:
-        seen = trend(history)
-        if seen is None or seen.is_explained or (seen.scores is not None and seen.scores.exceeds(LIKELY)):
-            return
-        found = association(parts_of(episodes, history.success_threshold)[:1])
-        if found is None or not found.growth.exceeds(SURE) or found.worth.value < PAID * seen.scale:
-            return
+    if is_alarmed or _pays_for_a_growing_trait(history, episodes):
+        yield from _trace(history, episodes, is_alarmed=is_alarmed)
+
+
+def _pays_for_a_growing_trait(history: History, episodes: Sequence[Episode]) -> bool:
+    """Return whether a trait that earns much becomes more frequent and the score does not follow."""
+    seen = trend(history)
+    if seen is None or seen.is_explained or (seen.scores is not None and seen.scores.exceeds(LIKELY)):
+        return False
+    found = association(parts_of(episodes, history.success_threshold)[:1])
+    return found is not None and found.growth.exceeds(SURE) and found.worth.value >= PAID * seen.scale
+
+
+def _trace(history: History, episodes: Sequence[Episode], *, is_alarmed: bool) -> Iterable[Finding]:
+    """Yield the finding about the act that trials confirm now, or the finding that still holds."""
     before = find_stated(history)
     if history.trials is not None:
         history.trials.begin()
@@ -243,13 +251,10 @@ def _paid_by(proof: Proof) -> str:
 def _named(history: History, found: Cause, withdrawn: Finding | None) -> Finding:
     without, added = found.proof.without, found.proof.added
     alike = f" (trials confirm the same for: {'; '.join(found.alike)})" if found.alike else ""
-    trials = f"Without it, {found.proof.falls} of {len(without)} such episodes earn less: {_shown(without)}."
-    if added:
-        trials += f" With it, {found.proof.rises} of {len(added)} others earn more: {_shown(added)}."
     return Finding(
         rule=RULE,
         severity=Severity.WARNING,
-        symptom=f"the reward pays an episode that {found.what}{alike}. {trials}{_withdrawal(withdrawn)}",
+        symptom=f"the reward pays an episode that {found.what}{alike}. {_trials(found.proof)}{_withdrawal(withdrawn)}",
         evidence={
             "subject": found.what,
             "confirmed": True,
@@ -273,6 +278,14 @@ def _named(history: History, found: Cause, withdrawn: Finding | None) -> Finding
         step=history.last_step,
         trajectories=named(found.carriers),
     )
+
+
+def _trials(proof: Proof) -> str:
+    without, added = proof.without, proof.added
+    text = f"Without it, {proof.falls} of {len(without)} such episodes earn less: {_shown(without)}."
+    if added:
+        text += f" With it, {proof.rises} of {len(added)} others earn more: {_shown(added)}."
+    return text
 
 
 def _shown(edits: Sequence[object]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from sparring.detectors import evidence
@@ -113,16 +113,7 @@ def component_takes_over(history: History) -> Iterable[Finding]:
     if len(names) < 2:
         return
     changes = {name: seen.windows.change(lambda digest, name=name: digest.components.get(name, 0.0)) for name in names}
-    for name, change in changes.items():
-        rising = change.exceeds(LIKELY, over=0.05 * seen.scale) and change.value >= COMPONENT_SHARE * seen.rewards.value
-        if not rising or seen.is_explained:
-            continue
-        others_fall = any((-other).exceeds(SURE) for rest, other in changes.items() if rest != name)
-        if seen.scores is None:
-            if not (others_fall and change.exceeds(SURE)):
-                continue
-        elif _apart_at_equal_score(seen, name) < AT_EQUAL_SCORE * seen.scale or seen.scores.exceeds(LIKELY):
-            continue
+    for name in (one for one in changes if _takes_over(seen, one, changes)):
         most = sorted(seen.windows.now, key=lambda one: -one.digest.components.get(name, 0.0))
         yield Finding(
             rule="reward.component_takes_over",
@@ -183,6 +174,19 @@ def below_training(history: History) -> Iterable[Finding]:
         step=history.last_step,
         trajectories=named(sorted(played, key=lambda one: one.digest.reward)),
     )
+
+
+def _takes_over(seen: Trend, name: str, changes: Mapping[str, Estimate]) -> bool:
+    """Return whether this component makes up the rise of the reward although the score does not follow. Without a
+    scorer, another component must fall."""
+    change = changes[name]
+    rising = change.exceeds(LIKELY, over=0.05 * seen.scale) and change.value >= COMPONENT_SHARE * seen.rewards.value
+    if not rising or seen.is_explained:
+        return False
+    if seen.scores is None:
+        others_fall = any((-other).exceeds(SURE) for rest, other in changes.items() if rest != name)
+        return others_fall and change.exceeds(SURE)
+    return _apart_at_equal_score(seen, name) >= AT_EQUAL_SCORE * seen.scale and not seen.scores.exceeds(LIKELY)
 
 
 def _apart_at_equal_score(seen: Trend, name: str) -> float:

@@ -198,11 +198,31 @@ def _sources(digest: Digest) -> Iterator[Key]:
 
 
 def amounts_of(digest: Digest) -> Iterator[tuple[Key, float]]:
+    numbers = _numbers(digest)
+    for what, value in _counts(digest).items():
+        yield ("amount", what), float(value)
+    for call in digest.calls:
+        for name, value in _arguments(call).items():
+            if _is_number(value):
+                yield ("argument amount", call.name, name), float(value)  # pyright: ignore[reportArgumentType]
+    if numbers:
+        yield ("answer amount",), max(numbers)
+    for path, value in digest.state.items():
+        if _is_number(value):
+            yield ("state amount", path), float(value)  # pyright: ignore[reportArgumentType]
+
+
+def _numbers(digest: Digest) -> list[float]:
+    """Return the numbers in the answer."""
+    return [float(one) for one in NUMBER.findall(digest.answer)]
+
+
+def _counts(digest: Digest) -> dict[str, int]:
+    """Return the counts of an episode's calls, turns, words and characters, by their description."""
     words, prompt = _words(digest.answer), set(_words(digest.prompt))
     results = {word for call in digest.calls for word in _words(call.result)}
     known = prompt | results
-    numbers = [float(one) for one in NUMBER.findall(digest.answer)]
-    amounts = {
+    return {
         "calls": len(digest.calls),
         "calls made twice": len(digest.calls) - len(set(digest.calls)),
         **{f"calls of {name}": count for name, count in sorted(Counter(call.name for call in digest.calls).items())},
@@ -214,7 +234,7 @@ def amounts_of(digest: Digest) -> Iterator[tuple[Key, float]]:
         "repeated words in the answer": len(words) - len(set(words)),
         "tags, bullets and marks in the answer": len(MARK.findall(digest.answer)),
         "lines in the answer": digest.answer.count("\n"),
-        "numbers in the answer": len(numbers),
+        "numbers in the answer": len(_numbers(digest)),
         "capital letters in the answer": sum(letter.isupper() for letter in digest.answer),
         "characters beyond ASCII in the answer": sum(not letter.isascii() for letter in digest.answer),
         "words of the prompt in the answer": sum(word in prompt for word in words),
@@ -223,17 +243,6 @@ def amounts_of(digest: Digest) -> Iterator[tuple[Key, float]]:
         "characters in the answer": len(digest.answer),
         "sampled tokens": digest.num_tokens,
     }
-    for what, value in amounts.items():
-        yield ("amount", what), float(value)
-    for call in digest.calls:
-        for name, value in _arguments(call).items():
-            if _is_number(value):
-                yield ("argument amount", call.name, name), float(value)  # pyright: ignore[reportArgumentType]
-    if numbers:
-        yield ("answer amount",), max(numbers)
-    for path, value in digest.state.items():
-        if _is_number(value):
-            yield ("state amount", path), float(value)  # pyright: ignore[reportArgumentType]
 
 
 def _is_number(value: Json) -> bool:

@@ -15,6 +15,7 @@ from sparring.diagnosis import (
     stall,
     system,
     unexplained,
+    waiting,
 )
 from sparring.diagnosis.observed import Symptom
 from sparring.findings import rules_by_name
@@ -25,9 +26,9 @@ SYMPTOMS: dict[str, Symptom] = rules_by_name(
     Symptom("system.mismatch", system.mismatch),
     Symptom("system.stale", system.stale),
     Symptom("system.filtered", system.filtered),
-    Symptom("system.stragglers", system.stragglers),
-    Symptom("system.starved", system.starved),
-    Symptom("system.window", system.window),
+    Symptom("system.stragglers", waiting.stragglers),
+    Symptom("system.starved", waiting.starved),
+    Symptom("system.window", waiting.window),
     Symptom("system.memory", system.memory),
     Symptom("histories.changed", histories.changed),
     Symptom("clients.refused", clients.refused),

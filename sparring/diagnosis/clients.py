@@ -17,9 +17,7 @@ def refused(observed: Observed) -> Iterable[Finding]:
     Many clients hide a rejected request, which makes the policy look worse than it is. The finding is an error if at
     least a fifth of the episodes are lost.
     """
-    reasons = Counter[str]()
-    for record in observed.trained[-LATE_STEPS:]:
-        reasons.update({reason: int(number) for reason, number in refused_reasons(record.metrics).items()})
+    reasons = _count_reasons(observed)
     lost, attempts = observed.attempts.refused, observed.attempts
     if not reasons and (observed.trained or not lost):
         return
@@ -43,6 +41,14 @@ def refused(observed: Observed) -> Iterable[Finding]:
         step=observed.history.last_step,
         confirm_after=LATE_STEPS,
     )
+
+
+def _count_reasons(observed: Observed) -> Counter[str]:
+    """Return how many requests of the last steps were rejected for each reason."""
+    reasons = Counter[str]()
+    for record in observed.trained[-LATE_STEPS:]:
+        reasons.update({reason: int(number) for reason, number in refused_reasons(record.metrics).items()})
+    return reasons
 
 
 MANY_REFUSED = 0.2

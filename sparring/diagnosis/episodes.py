@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median
 
+from sparring.config import Config
 from sparring.detectors.evidence import Episode, named, shown
 from sparring.diagnosis.course import JUDGE_AFTER, LIKELY, STALL_STEPS, is_flat, thirds
 from sparring.diagnosis.observed import LATE_STEPS, Observed
@@ -36,6 +37,16 @@ FEWEST = 24
 MOST_TOOL_ERRORS, BROKEN_TOOLS = 0.15, 0.5
 """The share of calls that may fail, and the share of calls that raise above which nothing can be learned with the
 tools."""
+FOR_TOOL_ERRORS = {
+    "unknown_tool": "Use the same tool names in the prompt as in the environment: the policy calls tools that do not exist.",
+    "bad_json": "Show the call format in the prompt, or warm-start on demonstrations that use it: arguments are not JSON.",
+    "wrong_type": "Describe the type of each argument in the tools' descriptions: the policy uses the wrong types.",
+    "fixture_miss": "Record the calls that the policy makes: the recorded answers do not include them.",
+}
+FIX_THE_TOOLS = (
+    "Fix the tools: they raise errors. `sparring check` calls them with the arguments that the schemas allow."
+)
+"""The changes for calls that fail: for kinds that the policy or the recorded answers cause, and for all others."""
 LOOP = 3
 """The number of calls to the same tool with the same arguments in one episode from which the episode counts as a
 loop."""
@@ -47,6 +58,15 @@ CERTAIN = -0.1
 the probability."""
 SHORT_ANSWER = 2
 """The largest number of words of a very short answer."""
+FOR_FAILURES = {
+    "looping": "Read the episodes: they use up their turns. Return an error from tools that get the same call again, "
+    "and explain in the prompt how an episode ends.",
+    "short_answers": "Check that the prompt has the format that the model was trained with (`sparring check RECIPE --only "
+    "prompt`): answers are empty or one word, and no tool is called.",
+    "broken": "Find the broken part: `sparring check RECIPE` tests the expert, the tools and the dataset's answers "
+    "without the model.",
+}
+"""The changes for a run without a right episode, by the pattern of its episodes."""
 NEAR_LIMIT = 0.8
 """A share of `max_turns`."""
 AMPLE = 1.5
@@ -92,27 +112,12 @@ def failing_tools(observed: Observed) -> Iterable[Finding]:
     prompt. Tools that raise exceptions are a fault of the environment. The finding is an error if half of the calls
     raise an exception.
     """
-    calls, errors = observed.series("rollout/agent/tool_calls"), observed.series("rollout/agent/tool_errors")
-    if not calls or not sum(calls[-LATE_STEPS:]):
+    share = _lasting_share_of_errors(observed)
+    if share < MOST_TOOL_ERRORS:
         return
-    share = sum(errors[-LATE_STEPS:]) / sum(calls[-LATE_STEPS:])
-    course = thirds([error / max(call, 1e-9) for error, call in zip(errors, calls, strict=False)])
-    if share < MOST_TOOL_ERRORS or (course is not None and (-course).exceeds(3.0)):
-        return
-    prefix = "rollout/agent/tool_errors/"
-    kinds = {
-        name.removeprefix(prefix): observed.now(name)
-        for name in sorted({name for one in observed.trained for name in one.metrics})
-        if name.startswith(prefix) and observed.now(name) > 0
-    }
+    kinds = _kinds_of_tool_errors(observed)
     worst = max(kinds, key=lambda kind: kinds[kind], default="tool_raised")
     is_broken = worst == "tool_raised" and share >= BROKEN_TOOLS
-    advice = {
-        "unknown_tool": "Use the same tool names in the prompt as in the environment: the policy calls tools that do not exist.",
-        "bad_json": "Show the call format in the prompt, or warm-start on demonstrations that use it: arguments are not JSON.",
-        "wrong_type": "Describe the type of each argument in the tools' descriptions: the policy uses the wrong types.",
-        "fixture_miss": "Record the calls that the policy makes: the recorded answers do not include them.",
-    }
     yield Finding(
         rule="tools.failing",
         severity=Severity.ERROR if is_broken else Severity.WARNING,
@@ -123,15 +128,33 @@ def failing_tools(observed: Observed) -> Iterable[Finding]:
             "an_episode": {k: round(v, 4) for k, v in kinds.items()},
             "examples": shown(observed.late),
         },
-        change=advice.get(
-            worst,
-            "Fix the tools: they raise errors. `sparring check` calls them with the arguments that the schemas allow.",
-        ),
+        change=FOR_TOOL_ERRORS.get(worst, FIX_THE_TOOLS),
         confirm="rollout/agent/tool_errors falls.",
         step=observed.history.last_step,
         trajectories=named(observed.late),
         confirm_after=JUDGE_AFTER,
     )
+
+
+def _lasting_share_of_errors(observed: Observed) -> float:
+    """Return the share of the last tool calls that failed, or 0 if there were no calls or if this share falls."""
+    calls, errors = observed.series("rollout/agent/tool_calls"), observed.series("rollout/agent/tool_errors")
+    if not calls or not sum(calls[-LATE_STEPS:]):
+        return 0.0
+    course = thirds([error / max(call, 1e-9) for error, call in zip(errors, calls, strict=False)])
+    if course is not None and (-course).exceeds(3.0):
+        return 0.0
+    return sum(errors[-LATE_STEPS:]) / sum(calls[-LATE_STEPS:])
+
+
+def _kinds_of_tool_errors(observed: Observed) -> dict[str, float]:
+    """Return how often each kind of error occurs in a late episode."""
+    prefix = "rollout/agent/tool_errors/"
+    return {
+        name.removeprefix(prefix): observed.now(name)
+        for name in sorted({name for one in observed.trained for name in one.metrics})
+        if name.startswith(prefix) and observed.now(name) > 0
+    }
 
 
 def looping(observed: Observed) -> Iterable[Finding]:
@@ -183,14 +206,7 @@ def cut_turns(observed: Observed) -> Iterable[Finding]:
         rule="budgets.turn_tokens_in_training",
         severity=Severity.ERROR if _is_hopeless(observed, share) else Severity.WARNING,
         symptom=f"{share:.0%} of the last episodes have a turn that was cut at sampling_max_tokens = {limit}.",
-        evidence={
-            "steps": observed.late_steps,
-            "share": round(share, 4),
-            "sampling_max_tokens": limit,
-            "response_mean": round(observed.now("rollout/tokens/response_mean"), 1),
-            "success_of_cut": round(fmean(observed.succeeds(one.digest) for one in cut), 4),
-            "success_of_others": _success_of(observed, [one for one in observed.late if one.digest.num_cut == 0]),
-        },
+        evidence=_evidence_of_cuts(observed, cut),
         change=f"Raise the tokens of a turn to {enough}."
         if settings
         else "Request shorter turns in the prompt: the limit is already at its maximum.",
@@ -200,6 +216,17 @@ def cut_turns(observed: Observed) -> Iterable[Finding]:
         settings=settings,
         confirm_after=JUDGE_AFTER,
     )
+
+
+def _evidence_of_cuts(observed: Observed, cut: Sequence[Episode]) -> dict[str, Json]:
+    return {
+        "steps": observed.late_steps,
+        "share": round(len(cut) / len(observed.late), 4),
+        "sampling_max_tokens": observed.config.sampling.sampling_max_tokens,
+        "response_mean": round(observed.now("rollout/tokens/response_mean"), 1),
+        "success_of_cut": _success_of(observed, cut),
+        "success_of_others": _success_of(observed, [one for one in observed.late if one.digest.num_cut == 0]),
+    }
 
 
 def out_of_turns(observed: Observed) -> Iterable[Finding]:
@@ -257,14 +284,7 @@ def out_of_context(observed: Observed) -> Iterable[Finding]:
     share, out = _share(observed.late, lambda digest: digest.outcome is Outcome.MAX_TOKENS)
     if not _exceeds(share, observed.late, MOST_CUT):
         return
-    config = observed.config
-    bound = config.rollout.rollout_max_tokens
-    is_bound = bound is not None and median(one.digest.num_tokens for one in out) >= 0.9 * bound
-    key, limit = (
-        ("rollout.rollout_max_tokens", bound)
-        if is_bound and bound is not None
-        else ("model.max_sequence_length", config.model.max_sequence_length)
-    )
+    key, limit = _limit_reached(observed.config, out)
     yield Finding(
         rule="budgets.context_in_training",
         severity=Severity.WARNING,
@@ -280,9 +300,17 @@ def out_of_context(observed: Observed) -> Iterable[Finding]:
         confirm="Less than 5 % of the episodes end as max_tokens.",
         step=observed.history.last_step,
         trajectories=named(out),
-        settings=possible(config, {key: 2 * limit}),
+        settings=possible(observed.config, {key: 2 * limit}),
         confirm_after=JUDGE_AFTER,
     )
+
+
+def _limit_reached(config: Config, out: Sequence[Episode]) -> tuple[str, int]:
+    """Return the key path and the value of the setting that ended these episodes."""
+    bound = config.rollout.rollout_max_tokens
+    if bound is not None and median(one.digest.num_tokens for one in out) >= 0.9 * bound:
+        return "rollout.rollout_max_tokens", bound
+    return "model.max_sequence_length", config.model.max_sequence_length
 
 
 def all_zero(observed: Observed) -> Iterable[Finding]:
@@ -292,57 +320,52 @@ def all_zero(observed: Observed) -> Iterable[Finding]:
     turns, the policy loops. If the answers are very short, the prompt format does not fit the model. The finding states
     which case applies."""
     last = observed.validations[-1].metrics if observed.validations else None
-    played = [
-        Episode((one.step, digest.task_id), digest) for one in observed.validations[-1:] for digest in one.validation
-    ]
-    played = played or list(observed.late)
+    played = _last_validated(observed) or list(observed.late)
     if last is None or last["val/reward/zero_frac"] < 1 or last.get("val/score/mean", 0.0) > 0 or len(played) < 8:
         return
     if any(share < 1 for share in observed.series("rollout/reward/zero_frac")):
         return  # if an episode was right, nothing is broken
-    limit = _max_turns(observed)
-    turns = fmean(one.digest.num_turns for one in played)
-    answers = median(len(one.digest.answer.split()) for one in played)
-    if limit is not None and turns >= NEAR_LIMIT * limit and limit > 1:
-        sub, change = (
-            "looping",
-            (
-                "Read the episodes: they use up their turns. Return an error from tools that get the same call again, "
-                "and explain in the prompt how an episode ends."
-            ),
-        )
-    elif answers < SHORT_ANSWER and not any(one.digest.calls for one in played):
-        sub, change = (
-            "short_answers",
-            (
-                "Check that the prompt has the format that the model was trained with (`sparring check RECIPE --only "
-                "prompt`): answers are empty or one word, and no tool is called."
-            ),
-        )
-    else:
-        sub, change = (
-            "broken",
-            (
-                "Find the broken part: `sparring check RECIPE` tests the expert, the tools and the dataset's answers "
-                "without the model."
-            ),
-        )
+    pattern = _pattern_of_failure(observed, played)
     yield Finding(
         rule="evaluation.all_zero",
         severity=Severity.ERROR,
         symptom=f"none of the {len(played)} episodes of the last validation earned a reward or is right.",
         evidence={
-            "pattern": sub,
-            "turns": round(turns, 2),
-            "max_turns": limit,
-            "words_of_the_answer": answers,
+            "pattern": pattern,
+            "turns": round(_mean_turns(played), 2),
+            "max_turns": _max_turns(observed),
+            "words_of_the_answer": _usual_words(played),
             "examples": shown(played),
         },
-        change=change,
+        change=FOR_FAILURES[pattern],
         confirm="A validation run on the same tasks has successes.",
         step=observed.history.last_step,
         trajectories=named(played),
     )
+
+
+def _last_validated(observed: Observed) -> list[Episode]:
+    last = observed.validations[-1:]
+    return [Episode((one.step, digest.task_id), digest) for one in last for digest in one.validation]
+
+
+def _pattern_of_failure(observed: Observed, played: Sequence[Episode]) -> str:
+    """Return the key of FOR_FAILURES that describes episodes of which none is right."""
+    limit = _max_turns(observed)
+    if limit is not None and _mean_turns(played) >= NEAR_LIMIT * limit and limit > 1:
+        return "looping"
+    if _usual_words(played) < SHORT_ANSWER and not any(one.digest.calls for one in played):
+        return "short_answers"
+    return "broken"
+
+
+def _mean_turns(played: Sequence[Episode]) -> float:
+    return fmean(one.digest.num_turns for one in played)
+
+
+def _usual_words(played: Sequence[Episode]) -> float:
+    """Return the median number of words of the answers."""
+    return median(len(one.digest.answer.split()) for one in played)
 
 
 def uneven_turns(observed: Observed) -> Iterable[Finding]:
@@ -405,23 +428,9 @@ def confidently_wrong(observed: Observed) -> Iterable[Finding]:
     In most groups, all episodes are identical word for word, so training has no alternatives to compare. The remedy is
     different data, a different reward, or sampling that explores."""
     certainty = observed.now("rollout/logprob/nz_mean", -1.0)
-    if len(observed.late) < FEWEST or certainty < CERTAIN or observed.success > POOR:
+    if len(observed.late) < FEWEST or certainty < CERTAIN or observed.success > POOR or _still_explores(observed):
         return
-    if (
-        not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 2))
-        or observed.now("training/entropy", 0.0) > 0.1
-    ):
-        return
-    if observed.equal_groups < SAME:
-        return
-    config = observed.config
-    settings = warmer(observed)
-    advice = "Train on tasks or demonstrations that show better answers."
-    if settings:
-        advice = f"Sample at temperature 1: sampling.temperature is {config.sampling.temperature:g}."
-    elif not config.algorithm.entropy_coef:
-        settings = possible(config, {"algorithm.entropy_coef": 0.01})
-        advice += " An entropy bonus keeps the remaining variety."
+    change, settings = _for_certainty(observed)
     yield Finding(
         rule="evaluation.confidently_wrong",
         severity=Severity.WARNING,
@@ -435,13 +444,32 @@ def confidently_wrong(observed: Observed) -> Iterable[Finding]:
             "groups_of_equal_episodes": round(observed.equal_groups, 4),
             "examples": shown(observed.late),
         },
-        change=advice,
+        change=change,
         confirm="training/entropy rises, and groups have signal again.",
         step=observed.history.last_step,
         trajectories=named(observed.late),
         settings=settings,
         confirm_after=JUDGE_AFTER,
     )
+
+
+def _still_explores(observed: Observed) -> bool:
+    """Return whether the reward, the entropy or the difference between the episodes of a group shows that the policy
+    still changes."""
+    is_moving = not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 2))
+    return is_moving or observed.now("training/entropy", 0.0) > 0.1 or observed.equal_groups < SAME
+
+
+def _for_certainty(observed: Observed) -> tuple[str, Mapping[str, Json]]:
+    """Return the change for a policy that is certain of wrong answers."""
+    config, settings = observed.config, warmer(observed)
+    if settings:
+        return f"Sample at temperature 1: sampling.temperature is {config.sampling.temperature:g}.", settings
+    advice = "Train on tasks or demonstrations that show better answers."
+    if config.algorithm.entropy_coef:
+        return advice, {}
+    settings = possible(config, {"algorithm.entropy_coef": 0.01})
+    return f"{advice} An entropy bonus keeps the remaining variety.", settings
 
 
 def completion(observed: Observed) -> Iterable[Finding]:
@@ -454,39 +482,51 @@ def completion(observed: Observed) -> Iterable[Finding]:
     finished = [one for one in observed.late if one.digest.outcome is Outcome.FINISHED]
     share = len(finished) / len(observed.late)
     right = _success_of(observed, finished) if finished else 0.0
-    evidence: dict[str, Json] = {
+    if share >= FLUENT and right < POOR:
+        wrong = [one for one in finished if not observed.succeeds(one.digest)]
+        yield _fluent_but_wrong(observed, wrong, share, right)
+    elif share < 1 - MOST_OUT_OF_TURNS and right >= 0.7:
+        others = [one for one in observed.late if one.digest.outcome is not Outcome.FINISHED]
+        yield _right_but_rarely_finished(observed, others, share, right)
+
+
+def _fluent_but_wrong(observed: Observed, wrong: Sequence[Episode], share: float, right: float) -> Finding:
+    return Finding(
+        rule="evaluation.completion",
+        severity=Severity.NOTE,
+        symptom=f"{share:.0%} of the last episodes end by themselves, and {right:.0%} of these are right: fluent, "
+        "but wrong.",
+        evidence={**_completion_evidence(observed, share, right), "examples": shown(wrong)},
+        change="Give partial credit: a reward for right parts distinguishes between wrong answers.",
+        confirm="The share of right episodes rises at the same completion.",
+        step=observed.history.last_step,
+        trajectories=named(wrong),
+        confirm_after=JUDGE_AFTER,
+    )
+
+
+def _right_but_rarely_finished(observed: Observed, others: Sequence[Episode], share: float, right: float) -> Finding:
+    outcomes = Counter(one.digest.outcome.value for one in others)
+    return Finding(
+        rule="evaluation.completion",
+        severity=Severity.NOTE,
+        symptom=f"{right:.0%} of the episodes that end by themselves are right, but only {share:.0%} of all end "
+        "by themselves.",
+        evidence={**_completion_evidence(observed, share, right), "outcomes": outcomes},
+        change="Raise the limit that the other episodes reach: turns, tokens of a turn, or context.",
+        confirm="More episodes end by themselves, with the same share of right ones.",
+        step=observed.history.last_step,
+        trajectories=named(others),
+        confirm_after=JUDGE_AFTER,
+    )
+
+
+def _completion_evidence(observed: Observed, share: float, right: float) -> dict[str, Json]:
+    return {
         "steps": observed.late_steps,
         "completion": round(share, 4),
         "right_of_the_completed": round(right, 4),
     }
-    if share >= FLUENT and right < POOR:
-        wrong = [one for one in finished if not observed.succeeds(one.digest)]
-        yield Finding(
-            rule="evaluation.completion",
-            severity=Severity.NOTE,
-            symptom=f"{share:.0%} of the last episodes end by themselves, and {right:.0%} of these are right: fluent, "
-            "but wrong.",
-            evidence={**evidence, "examples": shown(wrong)},
-            change="Give partial credit: a reward for right parts distinguishes between wrong answers.",
-            confirm="The share of right episodes rises at the same completion.",
-            step=observed.history.last_step,
-            trajectories=named(wrong),
-            confirm_after=JUDGE_AFTER,
-        )
-    elif share < 1 - MOST_OUT_OF_TURNS and right >= 0.7:
-        others = [one for one in observed.late if one.digest.outcome is not Outcome.FINISHED]
-        yield Finding(
-            rule="evaluation.completion",
-            severity=Severity.NOTE,
-            symptom=f"{right:.0%} of the episodes that end by themselves are right, but only {share:.0%} of all end "
-            "by themselves.",
-            evidence={**evidence, "outcomes": Counter(one.digest.outcome.value for one in others)},
-            change="Raise the limit that the other episodes reach: turns, tokens of a turn, or context.",
-            confirm="More episodes end by themselves, with the same share of right ones.",
-            step=observed.history.last_step,
-            trajectories=named(others),
-            confirm_after=JUDGE_AFTER,
-        )
 
 
 def calibration(observed: Observed) -> Iterable[Finding]:
@@ -494,9 +534,7 @@ def calibration(observed: Observed) -> Iterable[Finding]:
 
     The finding contains the share of tasks that no episode of a group solves (pass@G is 0), and the share of tasks that
     all episodes of a group solve (pass^G is 1). Neither kind of task teaches anything."""
-    groups: dict[object, list[bool]] = defaultdict(list)
-    for one in observed.late:
-        groups[one.group].append(one.digest.reward >= observed.history.success_threshold)
+    groups = _successes_by_group(observed)
     if len(groups) < FEWEST or observed.is_solved:
         return
     hopeless = fmean(not any(members) for members in groups.values())
@@ -522,6 +560,14 @@ def calibration(observed: Observed) -> Iterable[Finding]:
         step=observed.history.last_step,
         confirm_after=JUDGE_AFTER,
     )
+
+
+def _successes_by_group(observed: Observed) -> Mapping[object, Sequence[bool]]:
+    """Return which late episodes of each group reach the threshold of success with their reward."""
+    groups: dict[object, list[bool]] = defaultdict(list)
+    for one in observed.late:
+        groups[one.group].append(one.digest.reward >= observed.history.success_threshold)
+    return groups
 
 
 def _success_of(observed: Observed, episodes: Sequence[Episode]) -> float:

@@ -28,13 +28,7 @@ def changed(observed: Observed) -> Iterable[Finding]:
         return
     reasons = {reason: observed.now(f"rollout/breaks/{reason}") for reason in CHANGES}
     worst = max(reasons, key=lambda reason: reasons[reason])
-    prefix, suffix = "rollout/clients/", f"/breaks/{worst}"
-    names = {name for one in observed.trained[-LATE_STEPS:] for name in one.metrics if name.startswith(prefix)}
-    clients = {
-        name.removeprefix(prefix).removesuffix(suffix): round(observed.now(name), 4)
-        for name in sorted(names)
-        if name.endswith(suffix)
-    }
+    clients = _clients_that_change(observed, worst)
     client = max(clients, key=lambda one: clients[one], default=None)
     yield Finding(
         rule="histories.changed",
@@ -53,3 +47,14 @@ def changed(observed: Observed) -> Iterable[Finding]:
         step=observed.history.last_step,
         confirm_after=1,
     )
+
+
+def _clients_that_change(observed: Observed, reason: str) -> dict[str, float]:
+    """Return the share of each client's turns whose history was changed in this way."""
+    prefix, suffix = "rollout/clients/", f"/breaks/{reason}"
+    names = {name for one in observed.trained[-LATE_STEPS:] for name in one.metrics if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix).removesuffix(suffix): round(observed.now(name), 4)
+        for name in sorted(names)
+        if name.endswith(suffix)
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sparring.detectors.evidence import Estimate
@@ -33,69 +34,141 @@ def evaluate_change(observed: Observed) -> Iterable[Finding]:
     changes = {key: values for key, values in lineage.changes.items() if not key.startswith(NO_CHANGE)}
     if not changes and not lineage.files:
         return
-    advised = _advised(lineage, changes)
-    num_changes = len(changes) + bool(lineage.files)
-    is_one = num_changes == 1 or (advised is not None and set(changes) <= set(advised.settings) and not lineage.files)
-    needed = (advised.confirm_after if advised is not None else None) or JUDGE_AFTER
-    num_steps = len(observed.trained)
-    is_gone = advised is None or all(one.rule != advised.rule for one in observed.findings)
-    gain = _gain(
-        observed, lineage, reward_changed=any(key.startswith("reward.") for key in changes) or bool(lineage.files)
+    made = _describe_change(observed, lineage, changes)
+    verdict = _reach_verdict(observed, made)
+    yield Finding(
+        rule="change.judged",
+        severity=verdict.severity,
+        symptom=verdict.symptom,
+        evidence={**_evidence_of_change(observed, made), "verdict": verdict.name},
+        change=verdict.change,
+        confirm=f"After {made.needed} steps, the symptom is gone and the reward is not lower than the parent's at the same "
+        "steps.",
+        step=observed.history.last_step if observed.history.steps else lineage.step,
+        confirm_after=made.needed,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """The change of a branched run, and its effect up to now."""
+
+    lineage: Lineage
+    settings: Mapping[str, tuple[Json, Json]]
+    """The settings that were changed and affect learning."""
+    advised: Finding | None
+    """The parent's finding that led to the change."""
+    is_gone: bool
+    """Whether no finding of the run has the rule of `advised`."""
+    gain: Estimate | None
+    """The gain over the parent, or None if it cannot be measured."""
+
+    @property
+    def count(self) -> int:
+        """The number of changes. All changed files count as one."""
+        return len(self.settings) + bool(self.lineage.files)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether this is a single change, or only settings that one finding proposed."""
+        advised, files = self.advised, self.lineage.files
+        return self.count == 1 or (advised is not None and set(self.settings) <= set(advised.settings) and not files)
+
+    @property
+    def needed(self) -> int:
+        """The number of steps after which the effect is visible."""
+        return (self.advised.confirm_after if self.advised is not None else None) or JUDGE_AFTER
+
+    @property
+    def text(self) -> str:
+        new_values = {key: new for key, (_, new) in self.settings.items()}
+        return ", ".join([*overrides(new_values), *self.lineage.files])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    name: str
+    symptom: str
+    change: str
+    severity: Severity = Severity.NOTE
+
+
+def _describe_change(observed: Observed, lineage: Lineage, settings: Mapping[str, tuple[Json, Json]]) -> _Change:
+    advised = _advised(lineage, settings)
+    reward_changed = bool(lineage.files) or any(key.startswith("reward.") for key in settings)
+    return _Change(
+        lineage=lineage,
+        settings=settings,
+        advised=advised,
+        is_gone=advised is None or all(one.rule != advised.rule for one in observed.findings),
+        gain=_gain(observed, lineage, reward_changed=reward_changed),
+    )
+
+
+def _evidence_of_change(observed: Observed, made: _Change) -> dict[str, Json]:
+    lineage, advised, gain = made.lineage, made.advised, made.gain
     evidence: dict[str, Json] = {
         "parent": lineage.parent,
         "from_step": lineage.step,
-        "steps": num_steps,
-        "changes": {key: list(values) for key, values in changes.items()},
+        "steps": len(observed.trained),
+        "changes": {key: list(values) for key, values in made.settings.items()},
         "files": list(lineage.files),
         "made_for": None if advised is None else advised.rule,
-        "symptom_is_gone": is_gone if advised is not None else None,
+        "symptom_is_gone": made.is_gone if advised is not None else None,
     }
     if gain is not None:
         evidence |= {"gain": round(gain.value, 4), "gain_error": round(gain.error, 4)}
-    what = ", ".join([*overrides({key: new for key, (_, new) in changes.items()}), *lineage.files])
-    severity, symptom, change = Severity.NOTE, "", "Keep it."
-    if not is_one:
-        severity, evidence["verdict"] = Severity.WARNING, "several"
-        symptom = f"{num_changes} things were changed at once ({what}), so their effects cannot be separated."
-        change = f"Branch from {lineage.parent} again at step {lineage.step} with only one of them."
-    elif num_steps < needed:
-        evidence["verdict"] = "too early"
-        symptom = (
-            f"{what} was changed {num_steps} steps ago; the effect of the change is visible only after {needed} steps."
+    return evidence
+
+
+def _reach_verdict(observed: Observed, made: _Change) -> _Verdict:
+    lineage, advised, gain, num_steps = made.lineage, made.advised, made.gain, len(observed.trained)
+    if not made.is_one:
+        return _Verdict(
+            name="several",
+            symptom=f"{made.count} things were changed at once ({made.text}), so their effects cannot be separated.",
+            change=f"Branch from {lineage.parent} again at step {lineage.step} with only one of them.",
+            severity=Severity.WARNING,
         )
-        change = "Continue the training."
-    elif not is_gone or (gain is not None and (-gain).exceeds(SURE)):
-        severity, evidence["verdict"] = Severity.WARNING, "failed"
-        symptom = f"{what} did not help: " + (
+    if num_steps < made.needed:
+        return _Verdict(
+            name="too early",
+            symptom=f"{made.text} was changed {num_steps} steps ago; the effect of the change is visible only after "
+            f"{made.needed} steps.",
+            change="Continue the training.",
+        )
+    if not made.is_gone or (gain is not None and (-gain).exceeds(SURE)):
+        return _failed(made)
+    if advised is not None and gain is not None and _has_not_moved(observed, lineage, advised, gain):
+        return _Verdict(
+            name="unclear",
+            symptom=f"{made.text}: {advised.rule} is no longer found, but neither the score nor the groups with signal "
+            "have risen.",
+            change="Continue the training. If nothing changes, go back and change something else.",
+        )
+    return _worked(made)
+
+
+def _failed(made: _Change) -> _Verdict:
+    advised = made.advised
+    return _Verdict(
+        name="failed",
+        symptom=f"{made.text} did not help: "
+        + (
             f"{advised.rule} is still there."
-            if advised is not None and not is_gone
+            if advised is not None and not made.is_gone
             else "the run got worse than its parent."
-        )
-        change = _other_change(lineage, advised)
-    elif advised is not None and gain is not None and _has_not_moved(observed, lineage, advised, gain):
-        evidence["verdict"] = "unclear"
-        symptom = (
-            f"{what}: {advised.rule} is no longer found, but neither the score nor the groups with signal have risen."
-        )
-        change = "Continue the training. If nothing changes, go back and change something else."
-    else:
-        evidence["verdict"] = "worked"
-        symptom = f"{what} worked: " + (
-            f"{advised.rule} is gone" if advised is not None else "the run is not worse than its parent"
-        )
-        symptom += f", and the run gained {gain.value:.2f}." if gain is not None and gain.exceeds(SURE) else "."
-    yield Finding(
-        rule="change.judged",
-        severity=severity,
-        symptom=symptom,
-        evidence=evidence,
-        change=change,
-        confirm=f"After {needed} steps, the symptom is gone and the reward is not lower than the parent's at the same "
-        "steps.",
-        step=observed.history.last_step if observed.history.steps else lineage.step,
-        confirm_after=needed,
+        ),
+        change=_other_change(made.lineage, advised),
+        severity=Severity.WARNING,
     )
+
+
+def _worked(made: _Change) -> _Verdict:
+    effect = "the run is not worse than its parent" if made.advised is None else f"{made.advised.rule} is gone"
+    gain = made.gain
+    gained = f", and the run gained {gain.value:.2f}." if gain is not None and gain.exceeds(SURE) else "."
+    return _Verdict(name="worked", symptom=f"{made.text} worked: {effect}{gained}", change="Keep it.")
 
 
 def _has_not_moved(observed: Observed, lineage: Lineage, advised: Finding, gain: Estimate) -> bool:

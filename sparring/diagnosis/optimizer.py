@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
 
 from sparring.detectors.evidence import FEWEST_EPISODES, Episode, mean, named, reward
@@ -121,11 +121,26 @@ def nothing_moves(observed: Observed) -> Iterable[Finding]:
     is_still = is_small and not (rises is not None and rises.exceeds(SURE))
     if not is_still and (moves or not _seems_still(observed)):
         return
-    rate = observed.config.optimizer.learning_rate
     change, settings = _for_small_updates(observed)
+    yield Finding(
+        rule="stall.nothing_moves",
+        severity=Severity.ERROR if is_still else Severity.WARNING,
+        symptom=f"the policy has not changed in {len(observed.trained)} steps, although its groups have signal.",
+        evidence=_sizes_of_updates(observed, len(updates), moves),
+        change=change,
+        confirm="training/probe_change rises to about 0.01, then the reward starts to change.",
+        step=observed.history.last_step,
+        settings=settings,
+        confirm_after=JUDGE_AFTER,
+    )
+
+
+def _sizes_of_updates(observed: Observed, num_updates: int, moves: Sequence[float]) -> dict[str, Json]:
+    """Return the evidence of how far the updates moved the policy. `moves` are the changes of the log-probabilities of
+    a fixed text."""
     evidence: dict[str, Json] = {
-        "updates": len(updates),
-        "learning_rate": rate,
+        "updates": num_updates,
+        "learning_rate": observed.config.optimizer.learning_rate,
         "grad_norm": round(observed.now("training/grad_norm"), 5),
         "farthest_any_weight_went": _farthest(observed),
         "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4),
@@ -135,17 +150,7 @@ def nothing_moves(observed: Observed) -> Iterable[Finding]:
             "probe_change": float(f"{median(moves):.2g}"),
             "update_size": float(f"{median(_sizes(observed)):.2g}"),
         }
-    yield Finding(
-        rule="stall.nothing_moves",
-        severity=Severity.ERROR if is_still else Severity.WARNING,
-        symptom=f"the policy has not changed in {len(observed.trained)} steps, although its groups have signal.",
-        evidence=evidence,
-        change=change,
-        confirm="training/probe_change rises to about 0.01, then the reward starts to change.",
-        step=observed.history.last_step,
-        settings=settings,
-        confirm_after=JUDGE_AFTER,
-    )
+    return evidence
 
 
 def _was_updated(metrics: Mapping[str, float]) -> bool:
@@ -204,12 +209,15 @@ def _for_small_updates(observed: Observed) -> tuple[str, Mapping[str, Json]]:
             f"Lower adam_eps from {config.optimizer.adam_eps:g}: it outweighs the gradient, which has norm {norm:.2g}.",
             possible(config, {"optimizer.adam_eps": 1e-8}),
         )
-    sizes = _sizes(observed)
-    if sizes and median(sizes) > 0:
-        higher = min(1.0, float(f"{rate * USUAL / median(sizes):.0e}"))
-    else:
-        # With this rate, as many steps move the weights twice as far as needed for a visible change.
-        higher = min(1.0, max(10 * rate, float(f"{2 * FARTHEST / len(observed.trained):.0e}")))
+    higher = _higher_rate(observed)
     return f"Raise the learning rate from {rate:g} to {higher:g}.", possible(
         config, {"optimizer.learning_rate": rounded(higher)}
     )
+
+
+def _higher_rate(observed: Observed) -> float:
+    rate, sizes = observed.config.optimizer.learning_rate, _sizes(observed)
+    if sizes and median(sizes) > 0:
+        return min(1.0, float(f"{rate * USUAL / median(sizes):.0e}"))
+    # With this rate, as many steps move the weights twice as far as needed for a visible change.
+    return min(1.0, max(10 * rate, float(f"{2 * FARTHEST / len(observed.trained):.0e}")))

@@ -6,13 +6,14 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
 from sparring.detectors.evidence import FEWEST_EPISODES, Episode, latest, named, shown, steps_of
 from sparring.diagnosis.course import JUDGE_AFTER, LIKELY
 from sparring.diagnosis.observed import Observed
 from sparring.findings import Finding, Severity
-from sparring.types import Outcome
+from sparring.types import Json, Outcome
 
 FEWEST_STEPS = 3
 UNPAID = 0.2
@@ -83,14 +84,51 @@ def _agree(played: Sequence[Episode]) -> bool:
     return all(len(texts) == 1 for texts in groups.values())
 
 
-def disagrees(observed: Observed) -> Iterable[Finding]:
-    """Report that a fifth of the episodes accepted by the scorer earn no more than incorrect ones, while other episodes
-    are rewarded.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Contradiction:
+    """Episodes whose rewards contradict the scorer."""
 
-    If these episodes always belong to the same tasks, the reward's reference answers are wrong. Otherwise the reward is
-    random, or reads only some of the answers. The rule uses the last episodes. If these do not show the problem, it
-    uses all episodes, because a reward does not change during training.
-    """
+    played: Sequence[Episode]
+    unpaid: Sequence[Episode]
+    """The episodes that the scorer accepts and that earn no more than rejected ones."""
+    paid: Sequence[Episode]
+    """The other episodes that the scorer accepts."""
+    usual: float
+    """The median reward of the episodes that the scorer rejects."""
+
+    @property
+    def num_right(self) -> int:
+        return len(self.unpaid) + len(self.paid)
+
+    @property
+    def tasks(self) -> set[str]:
+        """The tasks with unpaid episodes."""
+        return {one.digest.task_id for one in self.unpaid}
+
+    @property
+    def mixed(self) -> set[str]:
+        """The tasks with unpaid and paid episodes."""
+        return self.tasks & {one.digest.task_id for one in self.paid}
+
+    @property
+    def is_by_task(self) -> bool:
+        """Whether the unpaid episodes belong to tasks that are never paid."""
+        return len(self.mixed) < len(self.tasks) / 4
+
+    def as_evidence(self) -> dict[str, Json]:
+        return {
+            "steps": steps_of(self.played),
+            "right": self.num_right,
+            "unpaid": len(self.unpaid),
+            "tasks": sorted(self.tasks)[:20],
+            "tasks_of_which_some_are_paid": len(self.mixed),
+            "reward_of_wrong_ones": self.usual,
+            "examples": shown(self.unpaid),
+        }
+
+
+def _find_contradiction(observed: Observed) -> _Contradiction | None:
+    """Return the contradiction in the last episodes, otherwise the one in all episodes, or None."""
     for played in (observed.late, latest(observed.history, len(observed.trained))):
         right, wrong = _by_score(played, observed.history.success_threshold)
         if len(right) < FEWEST_EPISODES or not wrong:
@@ -100,39 +138,39 @@ def disagrees(observed: Observed) -> Iterable[Finding]:
         paid = [one for one in right if one.digest.reward > usual]
         others = len(paid) + sum(one.digest.reward > usual for one in wrong)
         if len(unpaid) >= UNPAID * len(right) and others > PAID * len(unpaid):
-            break
-    else:
+            return _Contradiction(played=played, unpaid=unpaid, paid=paid, usual=usual)
+    return None
+
+
+def disagrees(observed: Observed) -> Iterable[Finding]:
+    """Report that a fifth of the episodes accepted by the scorer earn no more than incorrect ones, while other episodes
+    are rewarded.
+
+    If these episodes always belong to the same tasks, the reward's reference answers are wrong. Otherwise the reward is
+    random, or reads only some of the answers. The rule uses the last episodes. If these do not show the problem, it
+    uses all episodes, because a reward does not change during training.
+    """
+    found = _find_contradiction(observed)
+    if found is None:
         return
-    is_late = played is observed.late
-    mixed = {one.digest.task_id for one in unpaid} & {one.digest.task_id for one in paid}
-    tasks = sorted({one.digest.task_id for one in unpaid})
-    by_task = len(mixed) < len(tasks) / 4
+    share, last = len(found.unpaid) / found.num_right, "last " if found.played is observed.late else ""
     paying = observed.config.reward.reward or "the agent"
     yield Finding(
         rule="reward.disagrees",
         severity=Severity.ERROR,
-        symptom=f"{len(unpaid) / len(right):.0%} of the {'last ' if is_late else ''}episodes that the scorer accepts earn "
-        "no more than wrong ones, "
+        symptom=f"{share:.0%} of the {last}episodes that the scorer accepts earn no more than wrong ones, "
         + (
-            f"always the same tasks: {len(tasks)} of them."
-            if by_task
+            f"always the same tasks: {len(found.tasks)} of them."
+            if found.is_by_task
             else "and other episodes of the same tasks are paid."
         ),
-        evidence={
-            "steps": steps_of(played),
-            "right": len(right),
-            "unpaid": len(unpaid),
-            "tasks": tasks[:20],
-            "tasks_of_which_some_are_paid": len(mixed),
-            "reward_of_wrong_ones": usual,
-            "examples": shown(unpaid),
-        },
+        evidence=found.as_evidence(),
         change=f"Compare the reference answers that {paying} reads with those of the scorer, for the tasks named here."
-        if by_task
+        if found.is_by_task
         else f"Find out what {paying} pays for in the episodes named here: the reward does not depend on whether they are right.",
         confirm="rollout/agreement/unpaid_right is near 0.",
         step=observed.history.last_step,
-        trajectories=named(unpaid),
+        trajectories=named(found.unpaid),
         confirm_after=FEWEST_STEPS,
     )
 

@@ -245,10 +245,57 @@ def collapse(observed: Observed) -> Iterable[Finding]:
     is_broken = any(one.rule == "tools.failing" and one.severity is Severity.ERROR for one in observed.findings)
     if is_broken or any(one.rule == "batch.too_small" for one in observed.findings):
         return
-    values = observed.series("rollout/reward/mean")
-    lowest = observed.series("rollout/reward/min")
-    if len(values) < 2 * WINDOW + SHORT_WINDOW or not lowest:
+    drop = _find_drop(observed)
+    if drop is None:
         return
+    rate_at_peak = observed.trained[drop.peak].metrics.get("training/learning_rate")
+    change, settings = _for_collapse(observed, at_peak=rate_at_peak)
+    steps = [one.step for one in observed.trained]
+    yield Finding(
+        rule="stall.collapse",
+        severity=Severity.ERROR if drop.now <= GONE * drop.top else Severity.WARNING,
+        symptom=f"the reward has fallen from {drop.mean:.2f} around step {steps[drop.peak]} to "
+        f"{drop.now + drop.floor:.2f}.",
+        evidence=_evidence_of_collapse(observed, drop),
+        change=change,
+        confirm="From a checkpoint before the peak, the reward stays high, perhaps lower. Wait until after the step "
+        "of the fall.",
+        step=observed.history.last_step,
+        trajectories=named(observed.late),
+        settings=settings,
+        before_step=steps[drop.fallen],
+        confirm_after=max(JUDGE_AFTER, min(50, steps[drop.fallen + drop.width - 1] - steps[drop.peak])),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drop:
+    """A peak of the reward, and what is left of it. Steps are positions in the list of training steps."""
+
+    floor: float
+    """The lowest reward of an episode."""
+    peak: int
+    """The first step of the peak."""
+    width: int
+    """The number of steps of the peak."""
+    mean: float
+    """The mean reward of the peak."""
+    fallen: int
+    """The first step from which the mean reward is at most half as far above the lowest one as at the peak."""
+    now: float
+    """The mean reward of the last steps, less the lowest one."""
+
+    @property
+    def top(self) -> float:
+        """The mean reward of the peak, less the lowest one."""
+        return self.mean - self.floor
+
+
+def _find_drop(observed: Observed) -> _Drop | None:
+    """Return the peak from which the reward has certainly fallen, or None."""
+    values, lowest = observed.series("rollout/reward/mean"), observed.series("rollout/reward/min")
+    if len(values) < 2 * WINDOW + SHORT_WINDOW or not lowest:
+        return None
     floor = min(lowest)
     now = fmean(values[-WINDOW:]) - floor
     # A collapse within the first steps has a short peak. Such a short peak may be noise, unless almost nothing is left.
@@ -258,37 +305,24 @@ def collapse(observed: Observed) -> Iterable[Finding]:
         top = means[peak] - floor
         fall = difference(values[peak : peak + width], values[-WINDOW:])
         if top > 0 and now <= most_left * top and (-fall).exceeds(SURE):
-            break
-    else:
-        return
-    fallen = next(place for place in range(peak, len(means)) if means[place] - floor <= DROPPED * top)
-    steps = [one.step for one in observed.trained]
-    norms = observed.series("training/grad_norm")
-    change, settings = _for_collapse(observed, at_peak=observed.trained[peak].metrics.get("training/learning_rate"))
-    yield Finding(
-        rule="stall.collapse",
-        severity=Severity.ERROR if now <= GONE * top else Severity.WARNING,
-        symptom=f"the reward has fallen from {means[peak]:.2f} around step {steps[peak]} to {now + floor:.2f}.",
-        evidence={
-            "peak_steps": [steps[peak], steps[peak + width - 1]],
-            "peak": round(means[peak], 4),
-            "now": round(now + floor, 4),
-            "staleness_max": observed.now("training/staleness_max"),
-            "effective_sample_size": round(observed.now("training/effective_sample_size", 1.0), 4),
-            "entropy": [round(one, 4) for one in _ends(observed.series("training/entropy"))],
-            "grad_norm": [round(one, 4) for one in _ends(norms)],
-            "loss_fn": observed.config.algorithm.loss_fn,
-            "learning_rate": observed.config.optimizer.learning_rate,
-        },
-        change=change,
-        confirm="From a checkpoint before the peak, the reward stays high, perhaps lower. Wait until after the step "
-        "of the fall.",
-        step=observed.history.last_step,
-        trajectories=named(observed.late),
-        settings=settings,
-        before_step=steps[fallen],
-        confirm_after=max(JUDGE_AFTER, min(50, steps[fallen + width - 1] - steps[peak])),
-    )
+            fallen = next(place for place in range(peak, len(means)) if means[place] - floor <= DROPPED * top)
+            return _Drop(floor=floor, peak=peak, width=width, mean=means[peak], fallen=fallen, now=now)
+    return None
+
+
+def _evidence_of_collapse(observed: Observed, drop: _Drop) -> dict[str, Json]:
+    first, last = observed.trained[drop.peak], observed.trained[drop.peak + drop.width - 1]
+    return {
+        "peak_steps": [first.step, last.step],
+        "peak": round(drop.mean, 4),
+        "now": round(drop.now + drop.floor, 4),
+        "staleness_max": observed.now("training/staleness_max"),
+        "effective_sample_size": round(observed.now("training/effective_sample_size", 1.0), 4),
+        "entropy": [round(one, 4) for one in _ends(observed.series("training/entropy"))],
+        "grad_norm": [round(one, 4) for one in _ends(observed.series("training/grad_norm"))],
+        "loss_fn": observed.config.algorithm.loss_fn,
+        "learning_rate": observed.config.optimizer.learning_rate,
+    }
 
 
 def valid_below_mean(observed: Observed) -> Iterable[Finding]:

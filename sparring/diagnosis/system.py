@@ -1,4 +1,4 @@
-"""Symptoms of the system, not of learning: stalls, failures, stale tokens, waiting and memory."""
+"""Symptoms of the system, not of learning: stalls, failures, stale tokens, steps without a signal, and memory."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from sparring.detectors.evidence import Episode, named
+from sparring.config import Config
 from sparring.diagnosis.course import JUDGE_AFTER, thirds
-from sparring.diagnosis.observed import LATE_STEPS, Observed
-from sparring.diagnosis.proposal import possible, value_of, warmer
+from sparring.diagnosis.observed import LATE_STEPS, Observed, Progress
+from sparring.diagnosis.proposal import possible, warmer
 from sparring.findings import Finding, Severity
 from sparring.ledger.attempts import INFRASTRUCTURE
 from sparring.ledger.states import DiscardReason
-from sparring.run_folders.history import Digest, StepRecord
+from sparring.run_folders.history import StepRecord
 from sparring.types import Json
 
 STALLED, STALLED_SECONDS = 6.0, 60.0
@@ -21,16 +21,6 @@ STALLED, STALLED_SECONDS = 6.0, 60.0
 MOST_FAILED, BROKEN = 0.01, 0.2
 """The shares of failed attempts for a warning and for an error."""
 FEWEST_ATTEMPTS = 50
-LATE_FACTOR = 5.0
-"""The multiple of the median time from which an episode is a straggler."""
-STRAGGLING, STARVED = 0.4, 0.7
-"""The shares of a step that are spent on waiting: for the last few episodes, and for all episodes."""
-STARVED_FOR_GOOD = 0.9
-"""The share of a step for rollouts from which rollouts during learning save less than a tenth."""
-ENVIRONMENT_SHARE = 0.3
-"""The share of the wait for a step's episodes that the environment of an ordinary episode takes."""
-SHORT_SECONDS = 0.05
-"""Smaller differences are noise of the machine."""
 MISMATCH, MOST_ROUNDED, ROUNDED_SHARE = 1e-3, 0.05, 0.05
 """The mean absolute difference of log-probabilities between sampler and learner with the same weights: the normal
 limit, the limit for half precision, and that limit as a share of the entropy. Rounding affects a policy less if it is
@@ -57,15 +47,7 @@ def stalled(observed: Observed) -> Iterable[Finding]:
     if progress is None:
         return
     if progress.status == "interrupted":
-        yield Finding(
-            rule="system.stalled",
-            severity=Severity.ERROR,
-            symptom=f"the process of the run ended unexpectedly after step {observed.history.last_step}.",
-            evidence={"status": progress.status, "seconds": round(progress.seconds_since_last, 1)},
-            change="Continue it from its newest checkpoint: `sparring train --resume RUN`.",
-            confirm="`sparring runs show RUN` shows `running`, and new steps are reported.",
-            step=observed.history.last_step,
-        )
+        yield _interrupted(observed, progress)
         return
     steps = observed.series("timing_s/step")
     usual = median(steps) + median(observed.series("timing_s/eval") or [0.0]) if steps else 0.0
@@ -89,6 +71,18 @@ def stalled(observed: Observed) -> Iterable[Finding]:
     )
 
 
+def _interrupted(observed: Observed, progress: Progress) -> Finding:
+    return Finding(
+        rule="system.stalled",
+        severity=Severity.ERROR,
+        symptom=f"the process of the run ended unexpectedly after step {observed.history.last_step}.",
+        evidence={"status": progress.status, "seconds": round(progress.seconds_since_last, 1)},
+        change="Continue it from its newest checkpoint: `sparring train --resume RUN`.",
+        confirm="`sparring runs show RUN` shows `running`, and new steps are reported.",
+        step=observed.history.last_step,
+    )
+
+
 def failures(observed: Observed) -> Iterable[Finding]:
     """Report that more than 1 % of the last attempts to run an episode were lost to infrastructure failures.
 
@@ -100,8 +94,7 @@ def failures(observed: Observed) -> Iterable[Finding]:
     if lost.total < FEWEST_ATTEMPTS or failed / lost.total <= MOST_FAILED:
         return
     worst = max(lost.by_reason, key=lambda reason: lost.by_reason[reason])
-    timeout = observed.config.rollout.rollout_timeout
-    is_late = worst == DiscardReason.ENV_TIMEOUT
+    change, settings = _for_lost_attempts(observed.config, worst)
     yield Finding(
         rule="environment.failures",
         severity=Severity.ERROR if failed / lost.total >= BROKEN else Severity.WARNING,
@@ -114,14 +107,26 @@ def failures(observed: Observed) -> Iterable[Finding]:
             "lost_episodes_a_step": round(observed.now("rollout/lost"), 2),
             "last": observed.attempts.detail,
         },
-        change=f"Give episodes more time than rollout.rollout_timeout = {timeout:g}, or find out what they wait for."
-        if is_late
-        else "Fix the environment: read the errors that it raised (they are in the ledger). `sparring check RECIPE --only "
-        "environment` runs it without the model.",
+        change=change,
         confirm="Less than 1 % of the attempts fail (rollout/failed_attempts falls).",
         step=observed.history.last_step,
-        settings=possible(observed.config, {"rollout.rollout_timeout": 2 * timeout}) if is_late else {},
+        settings=settings,
         confirm_after=LATE_STEPS,
+    )
+
+
+def _for_lost_attempts(config: Config, reason: str) -> tuple[str, Mapping[str, Json]]:
+    """Return the change for attempts that are mostly lost for this reason."""
+    if reason != DiscardReason.ENV_TIMEOUT:
+        return (
+            "Fix the environment: read the errors that it raised (they are in the ledger). `sparring check RECIPE --only "
+            "environment` runs it without the model.",
+            {},
+        )
+    timeout = config.rollout.rollout_timeout
+    return (
+        f"Give episodes more time than rollout.rollout_timeout = {timeout:g}, or find out what they wait for.",
+        possible(config, {"rollout.rollout_timeout": 2 * timeout}),
     )
 
 
@@ -169,13 +174,10 @@ def mismatch(observed: Observed) -> Iterable[Finding]:
     """
     if not observed.trained or observed.now("training/staleness_max") > 0 or observed.config.algorithm.num_passes > 1:
         return
-    gap, count = observed.now("training/logprob_difference_mean"), observed.now("training/effective_sample_size", 1.0)
-    is_half = observed.config.model.precision != "fp32"
-    rounded = min(MOST_ROUNDED, ROUNDED_SHARE * observed.now("training/entropy", 1.0))
-    allowed = max(MISMATCH, rounded) if is_half else MISMATCH
-    if gap <= allowed:
+    gap = observed.now("training/logprob_difference_mean")
+    if gap <= _allowed_gap(observed):
         return
-    settings = possible(observed.config, {"model.precision": "fp32"}) if is_half else {}
+    change, settings = _for_mismatch(observed.config)
     yield Finding(
         rule="system.mismatch",
         severity=Severity.ERROR,
@@ -185,13 +187,10 @@ def mismatch(observed: Observed) -> Iterable[Finding]:
             "logprob_difference_mean": gap,
             "logprob_difference_max": observed.now("training/logprob_difference_max"),
             "entropy": round(observed.now("training/entropy"), 4),
-            "effective_sample_size": round(count, 4),
+            "effective_sample_size": round(observed.now("training/effective_sample_size", 1.0), 4),
             "precision": observed.config.model.precision,
         },
-        change="Compute in fp32."
-        if settings
-        else "Find what differs between sampling and training: dropout, a layer that keeps "
-        "state, a chat template that changes earlier messages. The built-in models agree to 1e-4.",
+        change=change,
         confirm="training/logprob_difference_mean falls below 1e-3 in the first step.",
         step=observed.history.last_step,
         settings=settings,
@@ -199,40 +198,34 @@ def mismatch(observed: Observed) -> Iterable[Finding]:
     )
 
 
+def _allowed_gap(observed: Observed) -> float:
+    """Return the largest mean difference of log-probabilities that the rounding of the precision explains."""
+    if observed.config.model.precision == "fp32":
+        return MISMATCH
+    rounded = min(MOST_ROUNDED, ROUNDED_SHARE * observed.now("training/entropy", 1.0))
+    return max(MISMATCH, rounded)
+
+
+def _for_mismatch(config: Config) -> tuple[str, Mapping[str, Json]]:
+    settings = possible(config, {"model.precision": "fp32"}) if config.model.precision != "fp32" else {}
+    if settings:
+        return "Compute in fp32.", settings
+    return (
+        "Find what differs between sampling and training: dropout, a layer that keeps "
+        "state, a chat template that changes earlier messages. The built-in models agree to 1e-4.",
+        {},
+    )
+
+
 def stale(observed: Observed) -> Iterable[Finding]:
     """Report tokens that are older than allowed (an error), tokens that are discarded because of their age, or tokens
     that have almost no weight because the policy has moved away from the one that sampled them."""
-    rollout = observed.config.rollout
-    oldest, count = observed.now("training/staleness_max"), observed.now("training/effective_sample_size", 1.0)
-    discarded = observed.attempts.stale / max(1, observed.attempts.stale + observed.attempts.played)
-    weights = observed.series("training/correction/weight")[-RECENT_STEPS:]
-    left_out = max(0.0, 1 - fmean(weights)) if weights else 0.0
-    highest = max(observed.series("training/staleness_max")[-LATE_STEPS:], default=0.0)
-    evidence: dict[str, Json] = {
-        "max_steps_off_policy": rollout.max_steps_off_policy,
-        "staleness_max": highest,
-        "effective_sample_size": round(count, 4),
-        "left_out_by_the_correction": round(left_out, 4),
-        "changed_by_the_correction": round(observed.now("training/correction/changed_fraction"), 4),
-        "off_policy_correction": observed.config.off_policy_correction,
-        "discarded": round(discarded, 4),
-    }
-    if highest > rollout.max_steps_off_policy:
-        yield Finding(
-            rule="system.stale",
-            severity=Severity.ERROR,
-            symptom=f"tokens that are {highest:.0f} steps old were trained, but rollout.max_steps_off_policy is "
-            f"{rollout.max_steps_off_policy}.",
-            evidence=evidence,
-            change="Stop the run: the bound is exceeded, which is an error in the program; please report it.",
-            confirm="training/staleness_max stays within the bound.",
-            step=observed.history.last_step,
-        )
+    rollout, staleness = observed.config.rollout, _measure_staleness(observed)
+    if staleness.highest > rollout.max_steps_off_policy:
+        yield _too_stale(observed, staleness)
         return
-    is_thrown_away = discarded > MANY_DISCARDED
-    if oldest < 1 or not (count < FEW_COUNT or left_out > LEFT_OUT or is_thrown_away):
+    if observed.now("training/staleness_max") < 1 or not staleness.is_costly:
         return
-    counts = min(count, 1 - left_out)
     bound = min(rollout.max_steps_off_policy // 2, FRESH)
     settings: dict[str, Json] = {"rollout.max_steps_off_policy": bound}
     if rollout.staleness_window > 1:
@@ -240,20 +233,76 @@ def stale(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="system.stale",
         severity=Severity.WARNING,
-        symptom=f"{discarded:.0%} of the episodes were discarded because of their age."
-        if is_thrown_away
-        else f"only {counts:.0%} of the tokens of a step count: "
-        + (
-            "the policy has moved away from the one that sampled them."
-            if count < 1 - left_out
-            else f"the correction removes {left_out:.0%} of their weight, because the policy has moved out of its bounds."
-        ),
-        evidence=evidence,
+        symptom=staleness.symptom,
+        evidence=staleness.as_evidence(observed),
         change=f"Train on fresher tokens: lower max_steps_off_policy to {bound}.",
         confirm="training/effective_sample_size and training/correction/weight rise above 0.9.",
         step=observed.history.last_step,
         settings=possible(observed.config, settings),
         confirm_after=JUDGE_AFTER,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Staleness:
+    """The age of the tokens of the last steps, and how many tokens are lost because of it."""
+
+    highest: float
+    """The age of the oldest token, in steps."""
+    effective: float
+    """The effective sample size, as a share of the tokens."""
+    left_out: float
+    """The share of the weight of tokens that the correction for their age removes."""
+    discarded: float
+    """The share of episodes that were discarded."""
+
+    @property
+    def is_costly(self) -> bool:
+        return self.effective < FEW_COUNT or self.left_out > LEFT_OUT or self.discarded > MANY_DISCARDED
+
+    @property
+    def symptom(self) -> str:
+        if self.discarded > MANY_DISCARDED:
+            return f"{self.discarded:.0%} of the episodes were discarded because of their age."
+        counts = min(self.effective, 1 - self.left_out)
+        return f"only {counts:.0%} of the tokens of a step count: " + (
+            "the policy has moved away from the one that sampled them."
+            if self.effective < 1 - self.left_out
+            else f"the correction removes {self.left_out:.0%} of their weight, because the policy has moved out of its bounds."
+        )
+
+    def as_evidence(self, observed: Observed) -> dict[str, Json]:
+        return {
+            "max_steps_off_policy": observed.config.rollout.max_steps_off_policy,
+            "staleness_max": self.highest,
+            "effective_sample_size": round(self.effective, 4),
+            "left_out_by_the_correction": round(self.left_out, 4),
+            "changed_by_the_correction": round(observed.now("training/correction/changed_fraction"), 4),
+            "off_policy_correction": observed.config.off_policy_correction,
+            "discarded": round(self.discarded, 4),
+        }
+
+
+def _measure_staleness(observed: Observed) -> _Staleness:
+    attempts, weights = observed.attempts, observed.series("training/correction/weight")[-RECENT_STEPS:]
+    return _Staleness(
+        highest=max(observed.series("training/staleness_max")[-LATE_STEPS:], default=0.0),
+        effective=observed.now("training/effective_sample_size", 1.0),
+        left_out=max(0.0, 1 - fmean(weights)) if weights else 0.0,
+        discarded=attempts.stale / max(1, attempts.stale + attempts.played),
+    )
+
+
+def _too_stale(observed: Observed, staleness: _Staleness) -> Finding:
+    return Finding(
+        rule="system.stale",
+        severity=Severity.ERROR,
+        symptom=f"tokens that are {staleness.highest:.0f} steps old were trained, but rollout.max_steps_off_policy is "
+        f"{observed.config.rollout.max_steps_off_policy}.",
+        evidence=staleness.as_evidence(observed),
+        change="Stop the run: the bound is exceeded, which is an error in the program; please report it.",
+        confirm="training/staleness_max stays within the bound.",
+        step=observed.history.last_step,
     )
 
 
@@ -272,30 +321,19 @@ def filtered(observed: Observed) -> Iterable[Finding]:
         return
     if without < 0.5 and not (used_up and valid < 0.5):
         return
-    batch = observed.config.batch
-    right = (
-        fmean(one.digest.reward >= observed.history.success_threshold for one in observed.late)
-        if observed.late
-        else 0.0
-    )
-    settings, change = warmer(observed), "Sample at temperature 1: the episodes of a group are identical word for word."
-    if not settings and not observed.silent_groups_agree:
-        settings = possible(observed.config, {"algorithm.advantage_method": "group_based"})
-        change = (
-            f"The episodes of a group earn different rewards, but {observed.config.algorithm.advantage_method} "
-            "computes no advantage from them: use another advantage method."
-        )
-    elif not settings and 0 < right < 1:
-        settings = possible(observed.config, {"batch.group_size": 2 * batch.group_size})
-        change = "Use larger groups: some episodes do succeed."
-    if not settings:
-        change = "Use easier tasks, or pay for parts of an answer."
-    yield Finding(
+    yield _without_signal(observed, without, valid)
+
+
+def _without_signal(observed: Observed, without: float, valid: float) -> Finding:
+    right = _paid_share(observed)
+    change, settings = _for_silent_groups(observed, right)
+    return Finding(
         rule="system.filtered",
         severity=Severity.WARNING,
         symptom=f"{without:.0%} of the last steps changed nothing, because no group had a signal."
         if without >= 0.5
-        else f"all {refill} replacements of a step are used up, and most groups still have no signal.",
+        else f"all {observed.config.batch.refill_groups} replacements of a step are used up, "
+        "and most groups still have no signal.",
         evidence={
             "steps": observed.late_steps,
             "steps_without_signal": round(without, 4),
@@ -309,6 +347,30 @@ def filtered(observed: Observed) -> Iterable[Finding]:
         settings=settings,
         confirm_after=JUDGE_AFTER,
     )
+
+
+def _paid_share(observed: Observed) -> float:
+    """Return the share of the late episodes whose reward reaches the threshold of success."""
+    threshold = observed.history.success_threshold
+    return fmean(one.digest.reward >= threshold for one in observed.late) if observed.late else 0.0
+
+
+def _for_silent_groups(observed: Observed, right: float) -> tuple[str, Mapping[str, Json]]:
+    """Return the change for groups without a signal. `right` is the share of paid episodes."""
+    config = observed.config
+    settings, change = warmer(observed), "Sample at temperature 1: the episodes of a group are identical word for word."
+    if not settings and not observed.silent_groups_agree:
+        settings = possible(config, {"algorithm.advantage_method": "group_based"})
+        change = (
+            f"The episodes of a group earn different rewards, but {config.algorithm.advantage_method} "
+            "computes no advantage from them: use another advantage method."
+        )
+    elif not settings and 0 < right < 1:
+        settings = possible(config, {"batch.group_size": 2 * config.batch.group_size})
+        change = "Use larger groups: some episodes do succeed."
+    if not settings:
+        change = "Use easier tasks, or pay for parts of an answer."
+    return change, settings
 
 
 def _untrained(observed: Observed, without: float, valid: float) -> Finding:
@@ -338,146 +400,6 @@ def _untrained(observed: Observed, without: float, valid: float) -> Finding:
     )
 
 
-def window(observed: Observed) -> Iterable[Finding]:
-    """Report that the window of groups leaves no allowance for rollouts during learning."""
-    config = observed.config
-    bound, width = config.rollout.max_steps_off_policy, config.rollout.staleness_window
-    if bound == 0 or config.start_allowance > 0:
-        return
-    yield Finding(
-        rule="system.window",
-        severity=Severity.WARNING,
-        symptom=f"rollout.staleness_window = {width} uses up rollout.max_steps_off_policy = {bound}, so no group starts "
-        "while a step is learned.",
-        evidence={
-            "staleness_window": width,
-            "max_steps_off_policy": bound,
-            "start_allowance": config.start_allowance,
-            "timing_s/rollout": round(observed.now("timing_s/rollout"), 2),
-        },
-        change=f"Let rollouts continue while a step is learned: set rollout.max_steps_off_policy to {bound + 1}.",
-        confirm="timing_s/rollout takes a smaller share of timing_s/step, and steps are shorter.",
-        step=observed.history.last_step,
-        settings=possible(config, {"rollout.max_steps_off_policy": bound + 1}),
-        confirm_after=5,
-    )
-
-
-def stragglers(observed: Observed) -> Iterable[Finding]:
-    """Report that at least 40 % of a step is spent waiting for a few episodes whose environment takes more than five
-    times as long as usual."""
-    waited: list[float] = []
-    slow: list[Episode] = []
-    for record in observed.trained[-LATE_STEPS:]:
-        spent = sorted((_environment_seconds(one), one.id) for one in record.train)
-        if len(spent) < 8 or "timing_s/rollout" not in record.metrics:
-            continue
-        usual, longest = spent[len(spent) // 2][0], spent[-1][0]
-        many = spent[int(0.8 * (len(spent) - 1))][0]
-        # If a fifth of the episodes is slow, the environment itself is slow, and there are no stragglers.
-        is_late = longest > LATE_FACTOR * usual + SHORT_SECONDS and many < longest / 2
-        # The part of the extra time of the last episode during which training waited.
-        share = min(longest - usual, record.metrics["timing_s/rollout"]) / max(1e-9, record.metrics["timing_s/step"])
-        waited.append(share if is_late else 0.0)
-        names = {name for seconds, name in spent if is_late and seconds > longest / 2}
-        slow += [Episode((record.step, one.task_id), one) for one in record.train if one.id in names]
-    if len(waited) < 3 or median(waited) < STRAGGLING:
-        return
-    config = observed.config
-    window = config.batch.global_batch_size
-    allowed = max(2, config.rollout.max_steps_off_policy)
-    settings: dict[str, Json] = {"rollout.max_steps_off_policy": allowed, "rollout.staleness_window": window}
-    settings = {key: value for key, value in settings.items() if value_of(config, key) != value}
-    yield Finding(
-        rule="system.stragglers",
-        severity=Severity.WARNING,
-        symptom=f"{median(waited):.0%} of a step is spent waiting for {len(slow) / len(waited):.1f} episodes whose "
-        "environment is slow.",
-        evidence={
-            "steps": observed.late_steps,
-            "share_of_step": round(median(waited), 4),
-            "their_environment_seconds": round(max(_environment_seconds(one.digest) for one in slow), 2),
-            "usual_environment_seconds": round(median(_environment_seconds(one.digest) for one in observed.late), 3),
-            "timing_s/rollout": round(observed.now("timing_s/rollout"), 2),
-            "tasks": sorted({one.digest.task_id for one in slow})[:10],
-        },
-        change="Find out what these episodes wait for, and limit that time in the tool. Until then, let other groups "
-        f"overtake them, with tokens at most {allowed} steps old.",
-        confirm="timing_s/rollout takes a smaller share of timing_s/step.",
-        step=observed.history.last_step,
-        trajectories=named(slow),
-        settings=possible(config, settings),
-        confirm_after=5,
-    )
-
-
-def starved(observed: Observed) -> Iterable[Finding]:
-    """Report that training waits for episodes, and that episodes wait for the environment most of the time.
-
-    The proposal is more concurrent episodes if their number is the limit, otherwise rollouts during training.
-    """
-    record = [one for one in observed.trained[-LATE_STEPS:] if one.train and "timing_s/rollout" in one.metrics]
-    if not record:
-        return
-    share = fmean(one.metrics["timing_s/rollout"] / max(1e-9, one.metrics["timing_s/step"]) for one in record)
-    played = [digest for one in record for digest in one.train]
-    total = sum(one.seconds for one in played)
-    environment = sum(_environment_seconds(one) for one in played)
-    waiting = sum(one.metrics["timing_s/rollout"] for one in record)
-    in_play = total / max(1e-9, waiting)
-    config = observed.config
-    episodes = config.batch.global_batch_size * config.batch.group_size
-    slots = config.rollout.rollout_max_concurrency
-    usual = median(_environment_seconds(one) for one in played)
-    if (
-        share < STARVED
-        or usual < SHORT_SECONDS
-        or not (environment > 0.5 * total or usual > ENVIRONMENT_SHARE * waiting / len(record))
-    ):
-        return
-    is_narrow = slots < episodes and in_play > 0.4 * slots
-    if is_narrow:
-        settings = possible(config, {"rollout.rollout_max_concurrency": min(episodes, 16 * slots)})
-        change = f"Run more episodes concurrently: all {slots} slots are in use, and a step has {episodes} episodes."
-    elif config.runs_in_rounds and config.engine.deterministic is None and share > STARVED_FOR_GOOD:
-        settings = possible(config, {"engine.deterministic": False})
-        change = (
-            "Let episodes continue without waiting for each other: in the rounds of synchronous training, each turn waits "
-            "for the slowest tool. The run then no longer repeats exactly."
-        )
-    elif config.rollout.max_steps_off_policy == 0 and share <= STARVED_FOR_GOOD:
-        settings = possible(config, {"rollout.max_steps_off_policy": 1})
-        change = "Let rollouts continue while a step is learned (tokens at most a step old), or make the tools faster."
-    else:
-        settings, change = (
-            {},
-            (
-                "Make the tools faster, or let them answer concurrently: rollouts are slower than learning, so "
-                "rollouts ahead of learning would save little."
-            ),
-        )
-    yield Finding(
-        rule="system.starved",
-        severity=Severity.WARNING,
-        symptom=f"{share:.0%} of a step is spent waiting for episodes, and these wait for their environment: "
-        f"{usual:.2f} s each.",
-        evidence={
-            "steps": observed.late_steps,
-            "share_of_step": round(share, 4),
-            "environment_seconds": round(usual, 3),
-            "episode_seconds": round(total / len(played), 3),
-            "episodes_in_play": round(in_play, 1),
-            "rollout_max_concurrency": slots,
-            "episodes_a_step": episodes,
-        },
-        change=change,
-        confirm="timing_s/rollout takes a smaller share of timing_s/step, and steps are shorter.",
-        step=observed.history.last_step,
-        settings=settings,
-        confirm_after=5,
-    )
-
-
 def memory(observed: Observed) -> Iterable[Finding]:
     """Report that memory grows from step to step without a limit: it grew in four of five steps, and by 30 % since the
     first third of the steps."""
@@ -491,7 +413,6 @@ def memory(observed: Observed) -> Iterable[Finding]:
         rises = fmean(after > before for before, after in zip(values[count:-1], values[count + 1 :], strict=True))
         if now < GROWN * first or rises < 0.8:
             continue
-        a_step = growth.value / (len(values) - count)
         yield Finding(
             rule="system.memory",
             severity=Severity.WARNING,
@@ -500,7 +421,7 @@ def memory(observed: Observed) -> Iterable[Finding]:
                 "metric": name,
                 "at_first": first,
                 "now": now,
-                "bytes_a_step": round(a_step),
+                "bytes_a_step": round(growth.value / (len(values) - count)),
                 "last_values": [round(value / 2**20, 1) for value in values[-5:]],
             },
             change="Search the environment, reward or agent for something that keeps growing: a list at module "
@@ -510,8 +431,3 @@ def memory(observed: Observed) -> Iterable[Finding]:
             confirm_after=JUDGE_AFTER,
         )
         return
-
-
-def _environment_seconds(digest: Digest) -> float:
-    """Return the seconds of an episode that the policy did not use."""
-    return max(0.0, digest.seconds - digest.policy_seconds)

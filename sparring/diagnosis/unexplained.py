@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
+from sparring.config import Config
 from sparring.detectors.evidence import Episode, latest, named, shown
 from sparring.diagnosis.course import HEALTHY_SIGNAL, JUDGE_AFTER, LIKELY, STALL_STEPS, is_flat, thirds
 from sparring.diagnosis.observed import Observed
@@ -76,7 +77,6 @@ def surer_not_right(observed: Observed) -> Iterable[Finding]:
 def capacity(observed: Observed) -> Iterable[Finding]:
     """Report that the reward has risen, is now flat below its maximum, and shows no other problem: groups have signal,
     tokens have weight, and the gradient is steady. The adapter may be too small."""
-    model = observed.config.model
     recent = max(STALL_STEPS, len(observed.trained) // 3)
     if (
         not _is_alone(observed)
@@ -87,37 +87,48 @@ def capacity(observed: Observed) -> Iterable[Finding]:
         or observed.now("training/effective_sample_size", 1.0) < 0.5
     ):
         return
-    is_adapter = model.trained_weights == "lora"
-    rank = 64 if model.lora_rank < 64 else 2 * model.lora_rank
-    settings: Mapping[str, Json] = {}
-    if is_adapter and rank <= MOST_RANK:
-        settings = possible(observed.config, {"model.lora_rank": rank, "model.lora_alpha": 2 * rank})
-    change = (
-        f"Raise the adapter's rank to {rank} (alpha {2 * rank}), from {model.lora_rank}."
-        if settings
-        else "No setting explains it: the tasks need more than this policy can learn from them. Use more tasks, a denser "
-        "reward, or a larger model."
-    )
+    change, settings = _for_capacity(observed.config)
     yield Finding(
         rule="stall.capacity",
         severity=Severity.WARNING if settings else Severity.NOTE,
         symptom=f"the reward has stayed at {observed.now('rollout/reward/mean'):.2f} for {recent} steps, and no other "
         "cause was found.",
-        evidence={
-            "steps": observed.late_steps,
-            "success": round(observed.success, 4),
-            "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4),
-            "effective_sample_size": round(observed.now("training/effective_sample_size", 1.0), 4),
-            "grad_norm": round(observed.now("training/grad_norm"), 4),
-            "trained_weights": model.trained_weights,
-            "lora_rank": model.lora_rank if is_adapter else None,
-        },
+        evidence=_evidence_of_capacity(observed),
         change=change,
         confirm="The reward rises above its level within 50 steps.",
         step=observed.history.last_step,
         settings=settings,
         confirm_after=50,
     )
+
+
+def _for_capacity(config: Config) -> tuple[str, Mapping[str, Json]]:
+    """Return the change for a policy that may be too small: a larger adapter, if the recipe accepts it."""
+    model = config.model
+    rank = 64 if model.lora_rank < 64 else 2 * model.lora_rank
+    settings: Mapping[str, Json] = {}
+    if model.trained_weights == "lora" and rank <= MOST_RANK:
+        settings = possible(config, {"model.lora_rank": rank, "model.lora_alpha": 2 * rank})
+    if settings:
+        return f"Raise the adapter's rank to {rank} (alpha {2 * rank}), from {model.lora_rank}.", settings
+    return (
+        "No setting explains it: the tasks need more than this policy can learn from them. Use more tasks, a denser "
+        "reward, or a larger model.",
+        {},
+    )
+
+
+def _evidence_of_capacity(observed: Observed) -> dict[str, Json]:
+    model = observed.config.model
+    return {
+        "steps": observed.late_steps,
+        "success": round(observed.success, 4),
+        "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4),
+        "effective_sample_size": round(observed.now("training/effective_sample_size", 1.0), 4),
+        "grad_norm": round(observed.now("training/grad_norm"), 4),
+        "trained_weights": model.trained_weights,
+        "lora_rank": model.lora_rank if model.trained_weights == "lora" else None,
+    }
 
 
 def no_progress(observed: Observed) -> Iterable[Finding]:

@@ -195,9 +195,7 @@ def across_seeds(name: str, runs: Mapping[int, RunFolder | None]) -> AcrossSeeds
     evaluation, these are used; otherwise the validation results of all runs are used.
     """
     stands = {seed: _stands(seed, run) for seed, run in runs.items()}
-    found = {
-        seed: evaluated(one.run) for seed, one in stands.items() if one.run is not None and one.status == "completed"
-    }
+    found = _evaluated(stands)
     without = [seed for seed, one in found.items() if one.held_out is None]
     is_held_out = bool(found) and not without
     seeds = [
@@ -207,33 +205,35 @@ def across_seeds(name: str, runs: Mapping[int, RunFolder | None]) -> AcrossSeeds
     finished = {one.seed: one for one in seeds if one.claim is not None}
     results = [one for one in finished.values() if one.evaluations]
     policies, gains = dict(_policies(results)), dict(_gains(results))
-    outlier = outlier_of({one.seed: _rates(one.evaluations[TUNED]) for one in results})
     claim = claim_over(
         {seed: one.claim for seed, one in finished.items() if one.claim is not None},
         without={one.seed: one.missing for one in seeds if one.claim is None},
     )
-    notes: list[str] = []
-    if without and len(without) < len(found):
-        lacking = listed([str(seed) for seed in without])
-        notes.append(
-            f"Seeds without a held-out evaluation: {lacking}. The numbers are therefore validation results. {_plays(name)}"
-        )
-    elif without:
-        notes.append(f"The numbers are validation results. {_plays(name)}")
-    if len(results) > 1 and not shared_tasks([_rates(one.evaluations[TUNED]) for one in results]):
-        notes.append(
-            "Each seed was evaluated on tasks of its own, so the interval over seeds also covers the choice of tasks."
-        )
     return AcrossSeeds(
         name=name,
         seeds=tuple(seeds),
         is_held_out=is_held_out,
         policies=policies,
         gains={one.control: gains[one.control] for one in claim.against if one.control in gains},
-        outlier=outlier,
+        outlier=outlier_of({one.seed: _rates(one.evaluations[TUNED]) for one in results}),
         claim=claim,
-        notes=tuple(notes),
+        notes=(*_about_validation(name, without, len(found)), *_about_tasks(results)),
     )
+
+
+def _about_validation(name: str, without: Sequence[int], num_completed: int) -> Iterator[str]:
+    """Yield the note that the numbers are validation results, because seeds lack a held-out evaluation."""
+    if without and len(without) < num_completed:
+        lacking = listed([str(seed) for seed in without])
+        yield f"Seeds without a held-out evaluation: {lacking}. The numbers are therefore validation results. {_plays(name)}"
+    elif without:
+        yield f"The numbers are validation results. {_plays(name)}"
+
+
+def _about_tasks(results: Sequence[SeedRun]) -> Iterator[str]:
+    """Yield the note that the seeds have no tasks in common."""
+    if len(results) > 1 and not shared_tasks([_rates(one.evaluations[TUNED]) for one in results]):
+        yield "Each seed was evaluated on tasks of its own, so the interval over seeds also covers the choice of tasks."
 
 
 def outlier_sentence(family: AcrossSeeds) -> str:
@@ -261,6 +261,12 @@ def _stands(seed: int, run: RunFolder | None) -> SeedRun:
         step=int(status.get("step") or 0),
         reason=str(status.get("reason") or ""),
     )
+
+
+def _evaluated(stands: Mapping[int, SeedRun]) -> dict[int, Evaluated]:
+    """Return the evaluations of the completed runs."""
+    runs = {seed: one.run for seed, one in stands.items() if one.status == "completed"}
+    return {seed: evaluated(run) for seed, run in runs.items() if run is not None}
 
 
 def _claim(one: SeedRun, found: Evaluated, name: str, *, is_held_out: bool) -> Claim:

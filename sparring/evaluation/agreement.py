@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from statistics import correlation, median
@@ -142,24 +142,13 @@ def agreement(trajectories: Iterable[Trajectory], *, success_threshold: float) -
     correct episode counts as not rewarded if it earns nothing. Therefore, neither partial credit for an incorrect
     answer nor a cost for a correct answer is a disagreement.
     """
-    graded = [
-        _GradedEpisode(t, t.reward.total, t.score, t.reward.components)
-        for t in trajectories
-        if t.reward is not None and t.score is not None
-    ]
+    graded = list(_graded(trajectories))
     right = [one for one in graded if one.score >= success_threshold]
     wrong = [one for one in graded if one.score < success_threshold]
     paid_from = _paid_from(right, wrong, success_threshold)
     paid = [one for one in wrong if one.reward >= paid_from]
     unpaid = [one for one in right if one.reward < paid_from and _earns_no_more_than_wrong(one, wrong)]
-    tasks: dict[str, list[_GradedEpisode]] = {}
-    for one in graded:
-        tasks.setdefault(one.trajectory.task.id, []).append(one)
-    pairs = [pair for members in tasks.values() for pair in combinations(members, 2) if pair[0].score != pair[1].score]
-    paid_first = [_disagreement(one, "paid_wrong", None) for one in sorted(paid, key=lambda one: -one.reward)]
-    unpaid_next = [
-        _disagreement(one, "unpaid_right", _rival(one, wrong)) for one in sorted(unpaid, key=lambda one: one.reward)
-    ]
+    pairs = list(_pairs(graded))
     return Agreement(
         both_right=len(right) - len(unpaid),
         both_wrong=len(wrong) - len(paid),
@@ -169,8 +158,23 @@ def agreement(trajectories: Iterable[Trajectory], *, success_threshold: float) -
         rank_correlation=_spearman([one.reward for one in graded], [one.score for one in graded]),
         num_pairs=len(pairs),
         num_inverted=sum((a.reward - b.reward) * (a.score - b.score) <= 0 for a, b in pairs),
-        disagreements=(*paid_first, *unpaid_next),
+        disagreements=(*_paid_first(paid), *_unpaid_first(unpaid, wrong)),
     )
+
+
+def _graded(trajectories: Iterable[Trajectory]) -> Iterator[_GradedEpisode]:
+    for one in trajectories:
+        if one.reward is not None and one.score is not None:
+            yield _GradedEpisode(one, one.reward.total, one.score, one.reward.components)
+
+
+def _pairs(graded: Sequence[_GradedEpisode]) -> Iterator[tuple[_GradedEpisode, _GradedEpisode]]:
+    """Yield the pairs of episodes of the same task whose scores differ."""
+    tasks: dict[str, list[_GradedEpisode]] = {}
+    for one in graded:
+        tasks.setdefault(one.trajectory.task.id, []).append(one)
+    for members in tasks.values():
+        yield from (pair for pair in combinations(members, 2) if pair[0].score != pair[1].score)
 
 
 def _paid_from(right: Sequence[_GradedEpisode], wrong: Sequence[_GradedEpisode], success_threshold: float) -> float:
@@ -215,25 +219,7 @@ def _disagreement(one: _GradedEpisode, kind: Kind, rival: _GradedEpisode | None)
 def _faults(one: _GradedEpisode, kind: Kind) -> tuple[list[str], list[str]]:
     """Return the components that explain a disagreement, both as names and as sentences."""
     parts = {name: value for name, value in one.trajectory.score_parts.items() if name not in _CONDUCT}
-    culprits: list[str] = []
-    reasons: list[str] = []
-    if kind == "paid_wrong":
-        denied = [name for name, value in parts.items() if value < 1]
-        named = {name.rpartition("/")[2] for name in denied}
-        paid = [name for name, value in one.components.items() if value > 0 and name.rpartition("/")[2] in named]
-        if paid:
-            culprits += [f"component {name}" for name in paid]
-            reasons.append("the reward pays for " + ", ".join(f"{name} ({one.components[name]:g})" for name in paid))
-        if denied:
-            # A sub-score with the same name as a component is listed once.
-            met = {name.rpartition("/")[2] for name in paid}
-            culprits += [f"part {name}" for name in denied if name.rpartition("/")[2] not in met]
-            reasons.append("the scorer denies " + ", ".join(f"{name} ({parts[name]:g})" for name in denied))
-    else:
-        withheld = [name for name, value in one.components.items() if value <= 0]
-        if withheld:
-            culprits += [f"component {name}" for name in withheld]
-            reasons.append("the reward gives nothing for " + ", ".join(withheld))
+    culprits, reasons = _overpaid(one, parts) if kind == "paid_wrong" else _withheld(one)
     last = one.trajectory.messages[-1] if one.trajectory.messages else {}
     if tags := Counter(_TAG.findall(str(last.get("content") or ""))):
         if parts.get("format", 1) < 1 or not culprits:
@@ -246,6 +232,41 @@ def _faults(one: _GradedEpisode, kind: Kind) -> tuple[list[str], list[str]]:
     if not parts and not one.components:
         reasons.append("neither has parts; return a Reward with components and a Score with parts to see the cause")
     return culprits, reasons
+
+
+def _paid_first(paid: Iterable[_GradedEpisode]) -> Iterator[Disagreement]:
+    for one in sorted(paid, key=lambda one: -one.reward):
+        yield _disagreement(one, "paid_wrong", None)
+
+
+def _unpaid_first(unpaid: Iterable[_GradedEpisode], wrong: Sequence[_GradedEpisode]) -> Iterator[Disagreement]:
+    for one in sorted(unpaid, key=lambda one: one.reward):
+        yield _disagreement(one, "unpaid_right", _rival(one, wrong))
+
+
+def _overpaid(one: _GradedEpisode, parts: Mapping[str, float]) -> tuple[list[str], list[str]]:
+    """Return the components that pay for what the scorer denies, and the sub-scores that deny it."""
+    culprits: list[str] = []
+    reasons: list[str] = []
+    denied = [name for name, value in parts.items() if value < 1]
+    named = {name.rpartition("/")[2] for name in denied}
+    paid = [name for name, value in one.components.items() if value > 0 and name.rpartition("/")[2] in named]
+    if paid:
+        culprits += [f"component {name}" for name in paid]
+        reasons.append("the reward pays for " + ", ".join(f"{name} ({one.components[name]:g})" for name in paid))
+    if denied:
+        # A sub-score with the same name as a component is listed once.
+        met = {name.rpartition("/")[2] for name in paid}
+        culprits += [f"part {name}" for name in denied if name.rpartition("/")[2] not in met]
+        reasons.append("the scorer denies " + ", ".join(f"{name} ({parts[name]:g})" for name in denied))
+    return culprits, reasons
+
+
+def _withheld(one: _GradedEpisode) -> tuple[list[str], list[str]]:
+    """Return the components that pay nothing."""
+    names = [name for name, value in one.components.items() if value <= 0]
+    reasons = ["the reward gives nothing for " + ", ".join(names)] if names else []
+    return [f"component {name}" for name in names], reasons
 
 
 def _spearman(first: Sequence[float], second: Sequence[float]) -> float | None:

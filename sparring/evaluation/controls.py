@@ -191,32 +191,41 @@ def compared(
         if not alike:
             how = f"sampled at temperature {tuned.temperature:g}" if tuned.temperature else "evaluated greedily"
             limits.append(f"Not compared with {shown}: it was not {how}.")
-        elif name == CONTINUED and facts.continued is not None and alike[0].fingerprint != facts.continued.fingerprint:
-            limits.append(f"Not compared with {shown}: it was trained again after its evaluation.")
-        elif settings := _other_settings(alike[0], tuned):
-            limits.append(f"Not compared with {shown}: {listed(settings)} differed.")
-        elif _graded(alike[0]) != _graded(tuned):
-            limits.append(f"Not compared with {shown}: another scorer graded it.")
-        elif set(alike[0].task_ids).isdisjoint(tuned.task_ids):
-            limits.append(f"Not compared with {shown}: it was evaluated on other tasks.")
+        elif reason := _why_unlike(name, alike[0], tuned, facts):
+            limits.append(f"Not compared with {shown}: {reason}.")
         else:
-            comparison = compare(alike[0], tuned)
-            is_random = alike[0].is_random_control and not is_shorter(alike[0], tuned)
-            against.append(
-                Against(
-                    control=name,
-                    shown=f"{SHOWN[RANDOM]} ({name})" if is_random and name != RANDOM else shown,
-                    difference=comparison.difference.mean,
-                    rise=rise_of(comparison),
-                    is_random_control=is_random,
-                    before=alike[0],
-                    comparison=comparison,
-                    here=_here(alike[0], tuned, comparison),
-                    num_planned=len(planned(alike[0]) & planned(tuned)),
-                    is_without_lost=comparison.bounds is not None,
-                )
-            )
+            against.append(_compare_with(name, shown, alike[0], tuned))
     return strongest_first(against), limits
+
+
+def _why_unlike(name: str, control: Evaluation, tuned: Evaluation, facts: RunFacts) -> str | None:
+    """Return the reason why the results of the two evaluations cannot be compared, or None if they can."""
+    if name == CONTINUED and facts.continued is not None and control.fingerprint != facts.continued.fingerprint:
+        return "it was trained again after its evaluation"
+    if settings := _other_settings(control, tuned):
+        return f"{listed(settings)} differed"
+    if _graded(control) != _graded(tuned):
+        return "another scorer graded it"
+    if set(control.task_ids).isdisjoint(tuned.task_ids):
+        return "it was evaluated on other tasks"
+    return None
+
+
+def _compare_with(name: str, shown: str, control: Evaluation, tuned: Evaluation) -> Against:
+    comparison = compare(control, tuned)
+    is_random = control.is_random_control and not is_shorter(control, tuned)
+    return Against(
+        control=name,
+        shown=f"{SHOWN[RANDOM]} ({name})" if is_random and name != RANDOM else shown,
+        difference=comparison.difference.mean,
+        rise=rise_of(comparison),
+        is_random_control=is_random,
+        before=control,
+        comparison=comparison,
+        here=_here(control, tuned, comparison),
+        num_planned=len(planned(control) & planned(tuned)),
+        is_without_lost=comparison.bounds is not None,
+    )
 
 
 def planned(one: Evaluation | None) -> frozenset[str]:

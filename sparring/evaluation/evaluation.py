@@ -183,20 +183,23 @@ class Evaluation:
                 "success": asdict(self.success_bounds),
                 "score": None if self.score_bounds is None else asdict(self.score_bounds),
             },
-            "tasks": [
-                {"id": i, "score": s, "successes": c, "samples": n, "reward": r, "completion": d, "turns": t}
-                for i, s, c, n, r, d, t in zip(
-                    self.task_ids,
-                    self.scores,
-                    self.successes,
-                    self.samples,
-                    self.rewards,
-                    self.completions,
-                    self.turns,
-                    strict=True,
-                )
-            ],
+            "tasks": self._tasks_as_json(),
         }
+
+    def _tasks_as_json(self) -> list[dict[str, Any]]:
+        return [
+            {"id": i, "score": s, "successes": c, "samples": n, "reward": r, "completion": d, "turns": t}
+            for i, s, c, n, r, d, t in zip(
+                self.task_ids,
+                self.scores,
+                self.successes,
+                self.samples,
+                self.rewards,
+                self.completions,
+                self.turns,
+                strict=True,
+            )
+        ]
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:

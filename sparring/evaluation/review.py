@@ -104,15 +104,8 @@ def review(run: Path, recipe: Path | None = None, *, episodes: str | None = None
     stored = [one for file in files for one in read_trajectories(file)]
     if not stored:
         raise DataError(f"{', '.join(map(str, files))} contain no episode; name other episodes.")
-    with tempfile.TemporaryDirectory(prefix="sparring-review-") as counted:
-        with meter_usage(Path(counted), during="review"):
-            graded = interrupts.run(_grade(stored, reward, scorer))
-        endpoints = tuple(read_usage(Path(counted)))
-    pairs = [
-        (one.reward.total, other.reward.total)
-        for one, other in zip(stored, graded, strict=True)
-        if one.reward is not None and other.reward is not None
-    ]
+    graded, endpoints = _grade_metered(stored, reward, scorer)
+    pairs = _reward_pairs(stored, graded)
     threshold = config.evaluation.success_threshold
     return Review(
         episodes=tuple(file.stem for file in files),
@@ -152,6 +145,25 @@ def _files(run: Path, episodes: str | None) -> list[Path]:
 def _number(file: Path) -> int:
     number = file.stem.rpartition("-")[2]
     return int(number) if number.isdecimal() else -1
+
+
+def _grade_metered(
+    stored: Sequence[Trajectory], reward: RewardFunction, scorer: Scorer
+) -> tuple[list[Trajectory], tuple[EndpointUsage, ...]]:
+    """Return the trajectories with their new grades, and the usage of endpoints for grading."""
+    with tempfile.TemporaryDirectory(prefix="sparring-review-") as counted:
+        with meter_usage(Path(counted), during="review"):
+            graded = interrupts.run(_grade(stored, reward, scorer))
+        return graded, tuple(read_usage(Path(counted)))
+
+
+def _reward_pairs(stored: Sequence[Trajectory], graded: Sequence[Trajectory]) -> list[tuple[float, float]]:
+    """Return the stored and the new reward of each episode that has both."""
+    return [
+        (one.reward.total, other.reward.total)
+        for one, other in zip(stored, graded, strict=True)
+        if one.reward is not None and other.reward is not None
+    ]
 
 
 async def _grade(stored: Sequence[Trajectory], reward: RewardFunction, scorer: Scorer) -> list[Trajectory]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from sparring.evaluation.across_runs import Compared
@@ -172,54 +172,66 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
     criteria = {(one.criterion.scorer, one.criterion.success_threshold) for one in evaluations}
     if len(criteria) > 1:
         lines.append("note: different scorers or thresholds were used, and their numbers cannot be compared")
-    for one in evaluations:
-        counted = ("lost_rollouts", "client_errors", "unrewarded", "policy_timeouts")
-        lost, refused, unrewarded, late = (_count(one, name) for name in counted)
-        if late:
-            lines.append(
-                f"note: {late} of {sum(one.samples)} episodes of {one.name} ({one.setting}) were not finished in time "
-                "and were scored in their unfinished state: a busy machine makes a policy look weak; raise "
-                "rollout.rollout_timeout, or evaluate again"
-            )
-        if lost:
-            causes = (
-                f"{lost - refused - unrewarded} because of infrastructure, {refused} because the gateway refused their "
-                f"client's requests, {unrewarded} because the agent returned no reward"
-            )
-            lines.append(
-                f"note: {lost} episodes of {one.name} ({one.setting}) were lost: {causes}; success is "
-                f"{one.success_bounds.worst:.2f} if they count as wrong and {one.success_bounds.best:.2f} if they "
-                f"count as right; k above {min(one.samples)} is not defined"
-            )
-    for one in evaluations:
-        if refused := refused_reasons(one.metrics):
-            reasons = ", ".join(f"{reason} ({number:.0f})" for reason, number in refused.items())
-            lines.append(
-                f"warning: the gateway refused requests of the episodes of {one.name} ({one.setting}), so the client "
-                f"and not the policy may explain these numbers: {reasons}; docs/gateway.md lists what the gateway "
-                "accepts"
-            )
+    lines += [note for one in evaluations for note in _about_lost(one)]
+    lines += [note for one in evaluations for note in _about_refused(one)]
     for one in evaluations:
         if one.agreement.disagreements or (one is evaluations[-1] and one.agreement.num):
-            at_fault = ", ".join(
-                f"{name} ({count})" for name, count in list(one.agreement.culprits.items())[:MOST_CULPRITS]
-            )
-            lines.append(
-                f"{one.name} ({one.setting}): {one.agreement.summary()}" + (f"; {at_fault}" if at_fault else "")
-            )
-    for one in comparisons:
-        if one.bounds is not None and one.is_sign_open:
-            lines.append(
-                f"note: lost episodes could decide whether {one.after} is better than {one.before}: if they had "
-                f"counted, the difference would lie between {one.bounds.worst:+.2f} and {one.bounds.best:+.2f}; run "
-                "the lost episodes again before you rely on the difference"
-            )
-    for one in comparisons[-1:]:
-        for what, ids in (("fixed", one.fixed), ("broken", one.broken)):
-            if ids:
-                more = f", and {len(ids) - MOST_IDS} more" if len(ids) > MOST_IDS else ""
-                lines.append(f"{what} by {one.after} against {one.before}: {', '.join(ids[:MOST_IDS])}{more}")
+            lines.append(_about_agreement(one))
+    lines += [note for one in comparisons for note in _about_open_sign(one)]
+    lines += [note for one in comparisons[-1:] for note in _about_changed_tasks(one)]
     return lines
+
+
+def _about_lost(one: Evaluation) -> Iterator[str]:
+    counted = ("lost_rollouts", "client_errors", "unrewarded", "policy_timeouts")
+    lost, refused, unrewarded, late = (_count(one, name) for name in counted)
+    if late:
+        yield (
+            f"note: {late} of {sum(one.samples)} episodes of {one.name} ({one.setting}) were not finished in time "
+            "and were scored in their unfinished state: a busy machine makes a policy look weak; raise "
+            "rollout.rollout_timeout, or evaluate again"
+        )
+    if lost:
+        causes = (
+            f"{lost - refused - unrewarded} because of infrastructure, {refused} because the gateway refused their "
+            f"client's requests, {unrewarded} because the agent returned no reward"
+        )
+        yield (
+            f"note: {lost} episodes of {one.name} ({one.setting}) were lost: {causes}; success is "
+            f"{one.success_bounds.worst:.2f} if they count as wrong and {one.success_bounds.best:.2f} if they "
+            f"count as right; k above {min(one.samples)} is not defined"
+        )
+
+
+def _about_refused(one: Evaluation) -> Iterator[str]:
+    if refused := refused_reasons(one.metrics):
+        reasons = ", ".join(f"{reason} ({number:.0f})" for reason, number in refused.items())
+        yield (
+            f"warning: the gateway refused requests of the episodes of {one.name} ({one.setting}), so the client "
+            f"and not the policy may explain these numbers: {reasons}; docs/gateway.md lists what the gateway "
+            "accepts"
+        )
+
+
+def _about_agreement(one: Evaluation) -> str:
+    at_fault = ", ".join(f"{name} ({count})" for name, count in list(one.agreement.culprits.items())[:MOST_CULPRITS])
+    return f"{one.name} ({one.setting}): {one.agreement.summary()}" + (f"; {at_fault}" if at_fault else "")
+
+
+def _about_open_sign(one: Comparison) -> Iterator[str]:
+    if one.bounds is not None and one.is_sign_open:
+        yield (
+            f"note: lost episodes could decide whether {one.after} is better than {one.before}: if they had "
+            f"counted, the difference would lie between {one.bounds.worst:+.2f} and {one.bounds.best:+.2f}; run "
+            "the lost episodes again before you rely on the difference"
+        )
+
+
+def _about_changed_tasks(one: Comparison) -> Iterator[str]:
+    for what, ids in (("fixed", one.fixed), ("broken", one.broken)):
+        if ids:
+            more = f", and {len(ids) - MOST_IDS} more" if len(ids) > MOST_IDS else ""
+            yield f"{what} by {one.after} against {one.before}: {', '.join(ids[:MOST_IDS])}{more}"
 
 
 def seeds_table(family: AcrossSeeds) -> Table:
