@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import SupportsFloat, TypeAlias
+from typing import NamedTuple, SupportsFloat, TypeAlias
 
 from sparring.algorithms.advantages import Advantages, Group, Rewarded
 from sparring.errors import DataError
@@ -14,6 +14,14 @@ LARGEST = 1e30
 
 TurnAdvantages: TypeAlias = Mapping[str, tuple[float, ...]]
 """One number for each turn of a trajectory, in order, by trajectory id."""
+
+
+class RewardedGroup(NamedTuple):
+    """The episodes of one task."""
+
+    task_id: str
+    members: list[tuple[str, Rewarded]]
+    """The id of each trajectory, and the trajectory in the form that estimators read."""
 
 
 def credit(
@@ -31,8 +39,17 @@ def credit(
     """
     if sums_turn_rewards is False:
         _refuse_turn_rewards(groups)
-    seen = [[rewarded(trajectory) for trajectory in group.trajectories] for group in groups]
-    advantages = estimator(seen)
+    return credit_rewarded(
+        [RewardedGroup(group.task.id, [(one.id, rewarded(one)) for one in group.trajectories]) for group in groups],
+        estimator,
+    )
+
+
+def credit_rewarded(
+    groups: Sequence[RewardedGroup], estimator: Callable[[Sequence[Group]], Advantages]
+) -> TurnAdvantages:
+    """Return the advantage of every turn, like `credit`, from the rewards and the lengths of turns alone."""
+    advantages = estimator([[one for _, one in group.members] for group in groups])
     named: dict[str, tuple[float, ...]] = {}
     if not _is_nested(advantages):
         raise DataError(
@@ -43,15 +60,15 @@ def credit(
         raise DataError(
             f"advantage_method returned advantages for {len(advantages)} of {len(groups)} groups; return one list per group."
         )
-    for group, members in zip(groups, advantages, strict=True):
-        if len(members) != len(group.trajectories):
+    for group, lists in zip(groups, advantages, strict=True):
+        if len(lists) != len(group.members):
             raise DataError(
-                f"advantage_method returned {len(members)} lists for the {len(group.trajectories)} trajectories of "
+                f"advantage_method returned {len(lists)} lists for the {len(group.members)} trajectories of "
                 "task "
-                f"{group.task.id}; return one list per trajectory."
+                f"{group.task_id}; return one list per trajectory."
             )
-        for trajectory, turns in zip(group.trajectories, members, strict=True):
-            named[trajectory.id] = _checked(trajectory, turns)
+        for (trajectory_id, one), turns in zip(group.members, lists, strict=True):
+            named[trajectory_id] = _checked(trajectory_id, len(one.turn_rewards), turns)
     return named
 
 
@@ -92,16 +109,18 @@ def _refuse_turn_rewards(groups: Sequence[TrajectoryGroup]) -> None:
                 )
 
 
-def _checked(trajectory: Trajectory, turns: Sequence[float]) -> tuple[float, ...]:
-    if len(turns) != len(trajectory.turns):
+def _checked(trajectory_id: str, num_turns: int, turns: Sequence[float]) -> tuple[float, ...]:
+    if len(turns) != num_turns:
         raise DataError(
-            f"advantage_method returned {len(turns)} numbers for the {len(trajectory.turns)} turns of trajectory "
-            f"{trajectory.id}; return one number per turn."
+            f"advantage_method returned {len(turns)} numbers for the {num_turns} turns of trajectory "
+            f"{trajectory_id}; return one number per turn."
         )
     for number in turns:
-        if not isinstance(number, SupportsFloat) or isinstance(number, str) or not abs(number) < LARGEST:
+        # The check of a protocol is slow.
+        is_number = type(number) is float or (isinstance(number, SupportsFloat) and not isinstance(number, str))
+        if not is_number or not abs(number) < LARGEST:
             raise DataError(
-                f"advantage_method returned {number!r:.60} for a turn of trajectory {trajectory.id}; return finite "
+                f"advantage_method returned {number!r:.60} for a turn of trajectory {trajectory_id}; return finite "
                 "numbers."
             )
     return tuple(float(number) for number in turns)

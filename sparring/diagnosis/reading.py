@@ -14,7 +14,8 @@ from sparring.evaluation.of_run import claim_of_run
 from sparring.findings import Finding
 from sparring.ledger.attempts import count_attempts
 from sparring.run_folders import RunFolder
-from sparring.run_folders.history import History, read_history
+from sparring.run_folders.digests import read_history
+from sparring.run_folders.history import History
 from sparring.run_folders.stored import read_rows
 
 UNFINISHED = ("running", "paused", "interrupted")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,13 +9,13 @@ from itertools import combinations
 from statistics import correlation, median
 from typing import Any, Literal, TypeAlias
 
+from sparring.run_folders.digests import tags_of
 from sparring.types import Outcome, Trajectory
 
 Kind: TypeAlias = Literal["paid_wrong", "unpaid_right"]
 """`paid_wrong` episodes are correct according to the reward and incorrect according to the scorer; `unpaid_right` is
 the reverse."""
 
-_TAG = re.compile(r"<([A-Za-z_][\w.-]*)>")
 _CONDUCT = frozenset({"completion", "budget_exhausted", "tool_use"})
 """The sub-scores about conduct. They are not part of the answer, so a reward cannot misread them."""
 
@@ -221,7 +220,7 @@ def _faults(one: _GradedEpisode, kind: Kind) -> tuple[list[str], list[str]]:
     parts = {name: value for name, value in one.trajectory.score_parts.items() if name not in _CONDUCT}
     culprits, reasons = _overpaid(one, parts) if kind == "paid_wrong" else _withheld(one)
     last = one.trajectory.messages[-1] if one.trajectory.messages else {}
-    if tags := Counter(_TAG.findall(str(last.get("content") or ""))):
+    if tags := Counter(tags_of(last)):
         if parts.get("format", 1) < 1 or not culprits:
             culprits += [f"tag {tag}" for tag in tags]
         reasons.append("the answer's tags: " + ", ".join(f"<{tag}> x{count}" for tag, count in tags.items()))

@@ -17,6 +17,7 @@ from sparring.evaluation.controls import Continued, RunFacts
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.report import EvaluationReport, read_report
 from sparring.run_folders import RunFolder
+from sparring.run_folders.digests import content_hash
 from sparring.run_folders.family_folder import Origin
 from sparring.run_folders.run_folder import CONTINUED
 from sparring.run_folders.stored import training_seconds
@@ -158,15 +159,10 @@ def named(path: Path) -> str:
     return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 
 
-def content_of(task: Task) -> str:
-    """Return a string that is the same for all tasks with equal content."""
-    return json.dumps([task.messages, task.fields], sort_keys=True, default=str)
-
-
 def num_shared(tasks: Iterable[Task], others: Iterable[Task]) -> int:
     """Return how many of `tasks` are also in `others`, compared by content."""
-    known = set(map(content_of, others))
-    return sum(content_of(task) in known for task in tasks)
+    known = set(map(content_hash, others))
+    return sum(content_hash(task) in known for task in tasks)
 
 
 def _held_out(run: RunFolder) -> list[Path]:

@@ -11,20 +11,19 @@ from typing import NamedTuple, TypeAlias, final
 
 from sparring.algorithms import choice
 from sparring.algorithms.advantages import ADVANTAGES
-from sparring.algorithms.credit import TurnAdvantages, credit
+from sparring.algorithms.credit import RewardedGroup, TurnAdvantages, credit_rewarded
 from sparring.config import Config
 from sparring.errors import DataError
 from sparring.evaluation.agreement import Disagreement, agreement
-from sparring.evaluation.of_run import content_of
 from sparring.report.reading import Record
-from sparring.run_folders.stored import read_placed_trajectories
-from sparring.types import Json, Outcome, Trajectory, TrajectoryGroup
+from sparring.run_folders.digests import FileState, Outlined, read_outline, state_of
+from sparring.types import Json, Outcome, Trajectory
 
 SPLITS = ("held_out", "validation", "train")
 """The splits whose episodes are shown. The verdict is about the first split that exists."""
 
 _FILE = re.compile(rf"({'|'.join(SPLITS)})-(\d+)\.jsonl")
-Estimate: TypeAlias = Callable[[Sequence[TrajectoryGroup]], TurnAdvantages]
+Estimate: TypeAlias = Callable[[Sequence[RewardedGroup]], TurnAdvantages]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +84,10 @@ class Prepared(NamedTuple):
 class _Read:
     """The content of one file, and the file's state when it was read."""
 
-    state: tuple[int, int]
+    state: FileState
     known: tuple[Known, ...]
     tasks: Mapping[str, str]
-    """The content of each task, by id."""
+    """The hash of the content of each task, by id."""
 
 
 @final
@@ -108,7 +107,7 @@ class EpisodeIndex:
         self._files = _files(record.path / "trajectories")
         estimate = _estimator(record.config)[0]
         for file in self._files:
-            state = _state(file.path)
+            state = state_of(file.path)
             if file.path not in self._read or self._read[file.path].state != state:
                 self.prepared = {place: one for place, one in self.prepared.items() if place[0] != file.path}
                 self._read[file.path] = _index(file, state, record, estimate)
@@ -138,13 +137,11 @@ def is_right(one: Trajectory, record: Record) -> bool | None:
     return None if grade is None else grade >= record.config.evaluation.success_threshold
 
 
-def policy_of(one: Trajectory, split: str) -> str:
-    """Return the policy's label from the episode id (`held_out/<label>@<start>/<task>/<member>`), or the version of the
-    last turn's weights."""
-    label = one.id.split("/")[1].partition("@")[0] if split == "held_out" and one.id.count("/") >= 2 else ""
-    if label or not one.turns or not one.turns[-1].versions:
-        return label
-    return f"version {one.turns[-1].versions[-1][0]}"
+def policy_of(episode_id: str, version: int | None, split: str) -> str:
+    """Return the policy's label from the episode id (`held_out/<label>@<start>/<task>/<member>`), or the last version
+    of its weights."""
+    label = episode_id.split("/")[1].partition("@")[0] if split == "held_out" and episode_id.count("/") >= 2 else ""
+    return label if label or version is None else f"version {version}"
 
 
 def _files(folder: Path) -> list[EpisodeFile]:
@@ -153,38 +150,30 @@ def _files(folder: Path) -> list[EpisodeFile]:
     return sorted(named, key=lambda one: (SPLITS.index(one.split), -one.number))
 
 
-def _state(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
-
-
-def _index(file: EpisodeFile, state: tuple[int, int], record: Record, estimate: Estimate | None) -> _Read:
-    """Read a file. Nothing of its conversations is kept."""
-    placed = list(read_placed_trajectories(file.path))
-    played = [one for _, _, one in placed]
+def _index(file: EpisodeFile, state: FileState, record: Record, estimate: Estimate | None) -> _Read:
+    """Read what the page needs of all episodes of a file."""
+    outline = read_outline(file.path)
+    played = [one.trajectory for one in outline.episodes]
     found = agreement(played, success_threshold=record.config.evaluation.success_threshold)
     disagreements = {one.trajectory_id: one for one in found.disagreements}
-    policies = list(dict.fromkeys(policy_of(one, file.split) for one in played))
-    advantages = _advantages(played, estimate) if file.split == "train" and estimate is not None else {}
-    tasks: dict[str, str] = {}
-    for one in played:
-        if one.task.id not in tasks:
-            tasks[one.task.id] = content_of(one.task)
+    labels = [policy_of(one.trajectory.id, one.version, file.split) for one in outline.episodes]
+    policies = {label: place for place, label in enumerate(dict.fromkeys(labels))}
+    advantages = _advantages(outline.episodes, estimate) if file.split == "train" and estimate is not None else {}
     known = [
         Known(
             file=file,
-            offset=offset,
-            num_bytes=num_bytes,
+            offset=place.offset,
+            num_bytes=place.num_bytes,
             id=one.id,
             task_id=one.task.id,
             kind=0 if one.id in disagreements else 1 if _failed(one, record) else 2,
-            policy=policies.index(policy_of(one, file.split)),
+            policy=policies[label],
             disagreement=disagreements.get(one.id),
             advantages=advantages.get(one.id),
         )
-        for offset, num_bytes, one in placed
+        for place, one, label in zip(outline.episodes, played, labels, strict=True)
     ]
-    return _Read(state=state, known=tuple(known), tasks=tasks)
+    return _Read(state=state, known=tuple(known), tasks=outline.tasks)
 
 
 def _failed(one: Trajectory, record: Record) -> bool:
@@ -204,18 +193,18 @@ def _estimator(config: Config) -> tuple[Estimate | None, str | None]:
             None,
             "the divergence from the base model was subtracted from the reward, and computing it needs the model",
         )
-    reads_turns = section.advantage_method in choice.PER_TURN
     estimator = choice.bind(ADVANTAGES[section.advantage_method], section.hyperparameters())
-    return partial(credit, estimator=estimator, sums_turn_rewards=None if reads_turns else True), None
+    return partial(credit_rewarded, estimator=estimator), None
 
 
-def _advantages(played: Sequence[Trajectory], estimate: Estimate) -> TurnAdvantages:
-    members: dict[str, list[Trajectory]] = {}
-    for one in played:
-        if one.reward is not None:
-            members.setdefault(one.id.rpartition("/")[0], []).append(one)
-    groups = [TrajectoryGroup(task=group[0].task, trajectories=tuple(group)) for group in members.values()]
+def _advantages(outlined: Sequence[Outlined], estimate: Estimate) -> TurnAdvantages:
+    groups: dict[str, RewardedGroup] = {}
+    for one in outlined:
+        if one.rewarded is not None:
+            key = one.trajectory.id.rpartition("/")[0]
+            group = groups.setdefault(key, RewardedGroup(one.trajectory.task.id, []))
+            group.members.append((one.trajectory.id, one.rewarded))
     try:
-        return estimate(groups)
+        return estimate(list(groups.values()))
     except DataError:  # raised for a file that contains only part of its step
         return {}

@@ -28,6 +28,7 @@ from sparring.report.episode_index import (
     why_no_advantages,
 )
 from sparring.report.reading import Record
+from sparring.run_folders.digests import version_of
 from sparring.run_folders.stored import read_trajectories_at
 from sparring.tracking.spans import match_turns
 from sparring.types import Json, Message, StopReason, Trajectory
@@ -157,7 +158,7 @@ def _episode(one: Trajectory, record: Record, known: Known) -> dict[str, Json]:
         "task": one.task.id,
         "split": known.split,
         "number": known.file.number,
-        "policy": policy_of(one, known.split),
+        "policy": policy_of(one.id, version_of(one), known.split),
         "attempt": one.attempt,
         "outcome": one.outcome.value,
         "right": is_right(one, record),

@@ -205,12 +205,23 @@ class History:
     ) -> None:
         """Add data of a step. A step that is already known replaces its old data and all later steps, because a resumed
         run repeats them."""
-        while self._steps and self._steps[-1].step > step:
-            self._episodes.pop(self._steps.pop().step, None)
         train = list(train)
         if self.trials is not None and train:
             self._episodes[step] = {one.id: _light(one) for one in _some(train, MOST_PLAYED) if one.reward is not None}
-        new = {"train": _digests(train), "validation": _digests(list(validation))}
+        self.add_digests(step, metrics=metrics, train=summarize(train), validation=summarize(list(validation)))
+
+    def add_digests(
+        self,
+        step: int,
+        *,
+        metrics: Mapping[str, float] | None = None,
+        train: tuple[Digest, ...] = (),
+        validation: tuple[Digest, ...] = (),
+    ) -> None:
+        """Add data of a step, like `add`, from what `summarize` returned."""
+        while self._steps and self._steps[-1].step > step:
+            self._episodes.pop(self._steps.pop().step, None)
+        new = {"train": train, "validation": validation}
         changed: dict[str, Any] = {name: digests for name, digests in new.items() if digests}
         if self._steps and self._steps[-1].step == step:
             before = self._steps.pop()
@@ -244,25 +255,13 @@ def read_steps(run: Path) -> Iterator[tuple[int, Mapping[str, float], list[Traje
         yield step, metrics[step], _stored_episodes(run, "train", step), _stored_episodes(run, "validation", step)
 
 
-def read_history(run: Path, *, success_threshold: float = 1.0) -> History:
-    """Return the history of a stored run or a run in progress. It is empty if the run has no metrics.jsonl.
-
-    Episodes of steps without digests are not read. Raises DataError if files are damaged."""
-    history, path = History(success_threshold=success_threshold), run / "metrics.jsonl"
-    metrics = read_metrics(path)[0] if path.is_file() else {}
-    for place, step in enumerate(metrics):
-        is_kept = place < FIRST_STEPS or place >= len(metrics) - LAST_STEPS
-        train, validation = (_stored_episodes(run, split, step) if is_kept else [] for split in ("train", "validation"))
-        history.add(step, metrics=metrics[step], train=train, validation=validation)
-    return history
-
-
 def _stored_episodes(run: Path, split: str, step: int) -> list[Trajectory]:
     path = run / "trajectories" / f"{split}-{step}.jsonl"
     return read_trajectories(path) if path.is_file() else []
 
 
-def _digests(trajectories: Sequence[Trajectory]) -> tuple[Digest, ...]:
+def summarize(trajectories: Sequence[Trajectory]) -> tuple[Digest, ...]:
+    """Return the digests of the episodes of one step, at most about `MOST_DIGESTS`."""
     digests = [digest for one in trajectories if (digest := Digest.of(one)) is not None]
     kept = {one.id for one in _some(trajectories, MOST_DIGESTS)}
     return tuple(one for one in digests if one.id in kept)

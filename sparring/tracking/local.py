@@ -2,6 +2,7 @@
 
     metrics.jsonl                     {"step", "time", "metrics": {name: number}}
     trajectories/<split>-<step>.jsonl one episode per line: messages, turns token for token, reward, score, outcome
+    digests/<split>-<step>.jsonl      what reports need of the same episodes
     environment/<split>-<step>.jsonl  one tool call per line: {"trajectory_id", "task_id", "index", "transition"}
     findings.jsonl                    one finding per line
 
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+from sparring.run_folders.digests import DigestWriter
 from sparring.run_folders.encode import encode, encode_line
 from sparring.runtime.redaction import mask_secrets
 from sparring.tracking.worker import TrackingThread
@@ -47,8 +49,11 @@ class LocalTracker:
 
         def write() -> None:
             # The environment's log comes first, for readers that open the episodes as soon as they exist.
-            _replace(self._path / "environment" / name, (entry for t in trajectories for entry in _transitions(t)))
-            _replace(self._path / "trajectories" / name, (trajectory_json(t) for t in trajectories))
+            log = (encode_line(entry) for t in trajectories for entry in _transitions(t))
+            _replace(self._path / "environment" / name, log)
+            digests, path = DigestWriter(), self._path / "trajectories" / name
+            _replace(path, (digests.add(trajectory_json(t)) for t in trajectories))
+            digests.write(path)
 
         self._worker.submit(write)
 
@@ -166,12 +171,12 @@ def _append(path: Path, line: bytes) -> None:
         file.write(line)
 
 
-def _replace(path: Path, entries: Iterator[dict[str, Any]]) -> None:
+def _replace(path: Path, lines: Iterator[bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # The file is renamed when it is complete, so that readers never see part of it.
     temporary = path.with_name(f".{path.name}.part")
     with temporary.open("wb") as file:
-        file.writelines(encode_line(entry) for entry in entries)
+        file.writelines(lines)
     temporary.replace(path)
 
 

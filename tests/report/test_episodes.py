@@ -1,14 +1,17 @@
 """Which episodes a page has, in which order, and what it shows of each."""
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sparring.report import write_report
 from sparring.report.episode_index import EpisodeIndex
 from sparring.report.episodes import Episodes, episodes
 from sparring.report.reading import read_run
+from sparring.run_folders import digests
 from sparring.types import Outcome
 from tests.report.stored_run import RECIPE, StoredRun, episode, evaluation, held_out
 
@@ -158,3 +161,45 @@ def test_the_tokens_of_an_earlier_page_are_not_kept_where_they_no_longer_fit(tmp
     none = episodes(record, index=index, max_token_bytes=0)
     assert none.without_tokens == 1
     assert "tokens" not in none.shown[0]["turns"][0]
+
+
+def test_a_report_is_the_same_with_digests_without_them_and_with_damaged_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = StoredRun(tmp_path)
+    for step in (1, 2):
+        scores = (0.0, 1.0, 0.0, 1.0)
+        played = [
+            episode(f"train/{step}/t{step}/{place}.0", reward=1.0 if place < 2 else 0.0, score=score, text="<a>7</a>")
+            for place, score in enumerate(scores)
+        ]
+        unfinished = episode(f"train/{step}/u/0.0", reward=0.0, score=None, outcome=Outcome.MAX_TURNS)
+        validated = [episode(f"validation/{step}/v/0.0", reward=1.0, score=0.0)]
+        run.log(
+            {step: {"rollout/reward/mean": 0.5}},
+            {f"train-{step}": [*played, unfinished], f"validation-{step}": validated},
+        )
+    first, last = held_out("base-0", [0.0, 1.0]), held_out("tuned-0", [1.0, 1.0], rewards=[0.0, 1.0])
+    run.evaluated((evaluation("base", first), first), (evaluation("tuned", last), last))
+    page, folder = run.path / "report.html", run.path / "digests"
+    with monkeypatch.context() as patch:
+        # Training and evaluations have written all digests.
+        patch.setattr(digests, "read_placed_trajectories", None)
+        assert write_report(run.path).num_episodes == 16
+    expected = page.read_bytes()
+    assert b"paid_wrong" in expected
+    assert b"unpaid_right" in expected
+    names = sorted(path.name for path in folder.iterdir())
+    assert len(names) == 5
+
+    def is_same() -> bool:
+        write_report(run.path)
+        return page.read_bytes() == expected and sorted(path.name for path in folder.iterdir()) == names
+
+    shutil.rmtree(folder)
+    assert is_same()
+    for path in folder.iterdir():
+        path.write_bytes(path.read_bytes()[:-10])
+    assert is_same()
+    (run.path / "trajectories" / "train-2.jsonl").touch()
+    assert is_same()
