@@ -1,7 +1,7 @@
 """An engine over one or several vLLM servers: token ids in, sampled ids and their log-probabilities out.
 
 Each version of the weights is an adapter of its own on the servers, so turns that run keep theirs while the next version
-is loaded. `engines.vllm_server` has the routes of one server; docs/vllm.md says how to start one.
+is loaded. `engines.vllm_server` has the routes of one server; docs/vllm.md explains how to start one.
 """
 
 from __future__ import annotations
@@ -121,10 +121,7 @@ class VLLMEngine:
             await self._pool.remove(unused)
 
     async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
-        """Return the log-probabilities of the newest weights at temperature 1. vLLM reports no others of given ids."""
-        if temperature not in (0.0, 1.0):
-            raise ServiceError(f"vLLM scores given ids at temperature 1 only, but {temperature:g} was asked for.")
-        return await self._pool.score(self._loaded, token_ids)
+        return await self._pool.score(self._loaded, token_ids, temperature)
 
     def open_session(self, session_id: str) -> None:
         """Do nothing: a session gets its server with its first turn."""
@@ -259,17 +256,18 @@ class _Pool:
         homes = list(self._homes.values())
         return min(up, key=homes.count)
 
-    async def score(self, version: _Version, token_ids: Sequence[int]) -> list[float]:
+    async def score(self, version: _Version, token_ids: Sequence[int], temperature: float) -> list[float]:
+        """Raises ServiceError if no server answers, because nothing can be sampled then."""
         problem: Unanswered | None = None
         for attempt in range(MAX_RETRIES + 1):
             server = self._freest()
             try:
                 await server.load_adapter(version.name, version.folder)
-                return await server.score(version.name, token_ids)
+                return await server.score(version.name, token_ids, temperature)
             except Unanswered as failure:
                 problem = failure
                 await asyncio.sleep(self._pause(attempt))
-        raise InfrastructureError(f"no vLLM server scored the tokens: {problem}.")
+        raise ServiceError(f"no vLLM server answers: {problem}. Start the servers, and resume the run.")
 
     def leave(self, session_id: str) -> None:
         self._homes.pop(session_id, None)

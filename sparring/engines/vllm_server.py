@@ -110,14 +110,18 @@ class VLLMServer:
         self._down_until = 0.0
         return _read_generation(chunks, None, self.where)
 
-    async def score(self, model: str, token_ids: Sequence[int]) -> list[float]:
-        """Return the log-probability of each id except the first, at temperature 1."""
-        body = _score_body(model, token_ids)
-        answer = await self._post("/inference/v1/generate", body, model=model)
+    async def score(self, model: str, token_ids: Sequence[int], temperature: float) -> list[float]:
+        """Return the log-probability of each id except the first.
+
+        One request for each id: vLLM 0.32 has a route for log-probabilities of prompts, but a prompt with an adapter
+        among other turns stops its server (docs/vllm.md).
+        """
+        bodies = [_score_body(model, token_ids, place, temperature) for place in range(1, len(token_ids))]
+        answers = await asyncio.gather(*(self._post("/inference/v1/generate", body, model=model) for body in bodies))
         try:
-            return _scores(answer, token_ids)
-        except (LookupError, TypeError, ValueError) as error:
-            raise InfrastructureError(f"{self.where} returned no log-probabilities of given ids: {error}.") from error
+            return [_score(answer, token) for answer, token in zip(answers, token_ids[1:], strict=True)]
+        except (LookupError, TypeError, ValueError, StopIteration) as error:
+            raise InfrastructureError(f"{self.where} returned no log-probabilities of given ids: {error!r}.") from error
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Load an adapter unless this server has it. Raises Unanswered, and ServiceError if the server refuses it."""
@@ -233,8 +237,8 @@ def _check_logprobs(client: httpx.Client, model: str, where: str) -> None:
             f"{where} answered status {sampled.status_code} to token ids: {sampled.text[:200]}. To fix this, {HOW_TO_START}."
         )
     first = _read_generation([sampled.json()], None, where)
-    ids = [*prompt, *first.token_ids]
-    before = _scores(client.post("/inference/v1/generate", json=_score_body(model, ids)).json(), ids)[-1]
+    body = _score_body(model, [*prompt, *first.token_ids], len(prompt), 1.0)
+    before = _score(client.post("/inference/v1/generate", json=body).json(), first.token_ids[0])
     if before < -0.05 and abs(first.logprobs[0] - before) < 1e-3:
         raise ServiceError(f"{where} reports log-probabilities before the temperature; {HOW_TO_START}.")
 
@@ -262,16 +266,16 @@ def _sampling_params(*, temperature: float, max_tokens: int, seed: int) -> dict[
     }
 
 
-def _score_body(model: str, token_ids: Sequence[int]) -> dict[str, Json]:
-    parameters = _sampling_params(temperature=1.0, max_tokens=1, seed=0) | {"prompt_logprobs": 0}
-    return {"model": model, "token_ids": list(token_ids), "sampling_params": parameters}
+def _score_body(model: str, token_ids: Sequence[int], place: int, temperature: float) -> dict[str, Json]:
+    """Return a request for the log-probability of the id at `place`, given the ids before it."""
+    parameters = _sampling_params(temperature=temperature or 1.0, max_tokens=1, seed=0)
+    parameters["logprob_token_ids"] = [token_ids[place]]
+    return {"model": model, "token_ids": list(token_ids[:place]), "sampling_params": parameters}
 
 
-def _scores(answer: Mapping[str, Any], token_ids: Sequence[int]) -> list[float]:
-    return [
-        float(entry[str(token)]["logprob"])
-        for token, entry in zip(token_ids[1:], answer["prompt_logprobs"][1:], strict=True)
-    ]
+def _score(answer: Mapping[str, Any], token: int) -> float:
+    entry = answer["choices"][0]["logprobs"]["content"][0]
+    return next(float(one["logprob"]) for one in (entry, *entry["top_logprobs"]) if one["token_id"] == token)
 
 
 def _read_generation(chunks: Sequence[Mapping[str, Any]], usage: Any, where: str) -> Generation:

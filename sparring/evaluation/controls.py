@@ -286,7 +286,7 @@ def rise_of(comparison: Comparison) -> Rise:
 
 
 def is_decided_by_lost(comparison: Comparison) -> bool:
-    """Return whether only lost episodes leave the difference open."""
+    """Return whether lost episodes are the only reason why the difference is undecided."""
     in_time = replace(comparison, late_bounds=None, late_p_value=0.0)
     whole = replace(in_time, bounds=None, worst_p_value=0.0)
     return rise_of(in_time) is Rise.NOT_SHOWN and rise_of(whole) is not Rise.NOT_SHOWN

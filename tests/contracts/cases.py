@@ -47,7 +47,6 @@ class EngineCase:
     second: Weights
     is_slotted: bool = True
     """Whether it samples one turn at a time, so that a turn that is not given up delays the next."""
-    scores_at_any_temperature: bool = True
 
 
 @dataclass(frozen=True)
@@ -211,7 +210,7 @@ def vllm_cases() -> Iterator[EngineCases]:
             engine = VLLMEngine(
                 [address], shape=ADAPTER, folder=Path(folder) / "run", weights=first, max_running=1, **settings
             )
-            return EngineCase(engine, first, second, scores_at_any_temperature=False)
+            return EngineCase(engine, first, second)
 
         yield EngineCases(build, partial(build, session_weights="pinned"))
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparring.config.sections import ENGINE_CAPABILITIES
-from sparring.errors import ConstraintError, InfrastructureError, PolicyTimeout, ServiceError
+from sparring.errors import ConstraintError, InfrastructureError, PolicyTimeout
 from sparring.types import Completion, Constraint, EngineCapabilities, StopReason
 from tests.contracts.cases import CONTEXT, LETTERS, SLOW, STOP, VOCAB, EngineCase
 from tests.contracts.scenarios import PROMPT, Scenario, asked, started
@@ -107,10 +107,6 @@ def test_log_probabilities_of_given_ids_are_those_it_sampled_with(
         if not case.engine.capabilities.scores_given_ids:
             return completion, None
         ids = [*PROMPT, *completion.token_ids]
-        if temperature != 1.0 and not case.scores_at_any_temperature:
-            with pytest.raises(ServiceError, match="temperature 1 only"):
-                await case.engine.logprobs(ids, temperature)
-            return completion, None
         return completion, await case.engine.logprobs(ids, temperature)
 
     completion, scored = run(scenario)

@@ -91,8 +91,8 @@ class VLLMRoutes:
         if len(body["token_ids"]) >= self.engine.max_context_tokens:
             return JSONResponse({"error": {"message": "the prompt exceeds the maximum context length"}}, 400)
         await asyncio.sleep(self.faults.get("seconds", 0.0))
-        if body["sampling_params"].get("prompt_logprobs") is not None:
-            return JSONResponse(await self._scores(body))
+        if ids := body["sampling_params"].get("logprob_token_ids"):
+            return JSONResponse(await self._score(body, ids[0]))
         self.num_turns += 1
         if body.get("stream"):
             return StreamingResponse(self._stream(body), media_type="text/event-stream")
@@ -159,7 +159,8 @@ class VLLMRoutes:
         if self.faults.get("broken_logprobs"):
             values[-1] = -9999.0
         return [
-            {"token_id": token, "logprob": value} for token, value in zip(completion.token_ids, values, strict=True)
+            {"token_id": token, "logprob": value, "top_logprobs": []}
+            for token, value in zip(completion.token_ids, values, strict=True)
         ]
 
     def _answer(self, completion: Completion) -> dict[str, Any]:
@@ -174,8 +175,10 @@ class VLLMRoutes:
         }
         return {"request_id": "r", "choices": [choice], "usage": {"prompt_tokens": 1, "prompt_tokens_details": None}}
 
-    async def _scores(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        ids = body["token_ids"]
-        scores = await self.engine.logprobs(ids, 1.0, frozen=self.adapters.get(body["model"]))
-        entries = [{str(token): {"logprob": score, "rank": 1}} for token, score in zip(ids[1:], scores, strict=True)]
-        return {"prompt_logprobs": [None, *entries], "choices": []}
+    async def _score(self, body: Mapping[str, Any], token: int) -> dict[str, Any]:
+        version = self.adapters.get(body["model"])
+        ids, temperature = [*body["token_ids"], token], body["sampling_params"]["temperature"]
+        score = (await self.engine.logprobs(ids, temperature, frozen=version))[-1]
+        sampled = {"token_id": 0, "logprob": -1.0}
+        content = [{**sampled, "top_logprobs": [sampled, {"token_id": token, "logprob": score}]}]
+        return {"choices": [{"token_ids": [0], "logprobs": {"content": content}, "finish_reason": "length"}]}

@@ -171,8 +171,8 @@ async def _opens(subject: Subject, task: Task, opening: Call, asked: Call, other
     return Finding(
         rule="environment.access",
         severity=Severity.WARNING,
-        symptom=f"{asked.tool} accepts {named[0]!r}, which it refused before, after {opening}, which names a "
-        f"different value.",
+        symptom=f"after {opening}, which names a different value, {asked.tool} accepts {named[0]!r}, although it refused "
+        "it before.",
         evidence={
             "task": task.id,
             "call": str(other),

@@ -57,8 +57,8 @@ async def identifiers(subject: Subject) -> Iterable[Finding]:
     derived from the number of items. It warns if the identifier of a removed item is assigned again, because stored
     references to it then refer to a different item. It also warns if the first added item is gone after a second one is
     added. The rule also removes an item that existed from the start, and then creates a new one. It reports an error if
-    the new item gets the identifier of an item that still exists, and replaces it. To avoid this, take identifiers from
-    a counter that never decreases.
+    the new item gets the identifier of an item that still exists, and so replaces that item. To avoid this, take
+    identifiers from a counter that never decreases.
     """
     found: list[Finding] = []
     with subject.timing.as_far_as_it_goes():

@@ -308,9 +308,9 @@ async def _try(subject: Subject, references: ReferenceEpisodes, right: Episode, 
 async def tools(subject: Subject) -> Iterable[Finding]:
     """The tools that the prompt names exist. If only the prompt describes the tools, it names all of them.
 
-    Calls to a tool that does not exist cost turns and teach errors. A model does not call a tool that is not described.
-    If a warm start demonstrates such a tool, the finding is a note. Spell the names of tools like those of their
-    methods.
+    Calls to a tool that does not exist cost turns and teach the model mistakes. A model does not call a tool that is
+    not described. If a warm start demonstrates such a tool, the finding is a note. Spell the names of tools like those
+    of their methods.
     """
     found: list[Finding] = []
     references = await find_references(subject)

@@ -32,7 +32,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 class Desk(ReplayDesk):
-    """Tools for fitted units, their papers, and what is left of their limits."""
+    """Tools for installed units, their certificates, and their remaining service life."""
 
     @replayed
     def fitted(self, aircraft: str) -> Json:
