@@ -29,6 +29,9 @@ FIRST_SECONDS = 120.0
 REST_SECONDS = 5.0
 """How long a server that failed gets no turns while another one answers."""
 HEALTH_SECONDS = 5.0
+MOST_LOGPROBS = 20
+"""The number of log-probabilities that a server reports at most by default (`--max-logprobs`)."""
+BIASES = (0.0, 10.0, 20.0, 40.0, 80.0)
 _MISSING_LOGPROB = -9999.0
 """What vLLM sends instead of a log-probability that is not finite."""
 HOW_TO_START = (
@@ -113,15 +116,30 @@ class VLLMServer:
     async def score(self, model: str, token_ids: Sequence[int], temperature: float) -> list[float]:
         """Return the log-probability of each id except the first.
 
-        One request for each id: vLLM 0.32 has a route for log-probabilities of prompts, but a prompt with an adapter
-        among other turns stops its server (docs/vllm.md).
+        Each id is asked for as a next token. vLLM 0.32 has a request for the log-probabilities of a prompt, but with an
+        adapter, and while other turns run, it ends the server (docs/vllm.md).
         """
-        bodies = [_score_body(model, token_ids, place, temperature) for place in range(1, len(token_ids))]
-        answers = await asyncio.gather(*(self._post("/inference/v1/generate", body, model=model) for body in bodies))
-        try:
-            return [_score(answer, token) for answer, token in zip(answers, token_ids[1:], strict=True)]
-        except (LookupError, TypeError, ValueError, StopIteration) as error:
-            raise InfrastructureError(f"{self.where} returned no log-probabilities of given ids: {error!r}.") from error
+        places = range(1, len(token_ids))
+        return list(
+            await asyncio.gather(*(self._score_one(model, token_ids, one, temperature or 1.0) for one in places))
+        )
+
+    async def _score_one(self, model: str, token_ids: Sequence[int], place: int, temperature: float) -> float:
+        """Return the log-probability of one id, given the ids before it.
+
+        A server reports at most 20 tokens. If the id is not among them, a larger bias raises its logit until it is; the
+        bias is then subtracted.
+        """
+        for bias in BIASES:
+            body = _score_body(model, token_ids, place, temperature=temperature, bias=bias)
+            answer = await self._post("/inference/v1/generate", body, model=model)
+            try:
+                reported = _find_logprob(answer, token_ids[place])
+            except (LookupError, TypeError, ValueError) as error:
+                raise InfrastructureError(f"{self.where} returned no log-probabilities: {error!r}.") from error
+            if reported is not None:
+                return remove_bias(reported, bias)
+        raise InfrastructureError(f"{self.where} did not report the log-probability of the id {token_ids[place]}.")
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Load an adapter unless this server has it. Raises Unanswered, and ServiceError if the server refuses it."""
@@ -237,9 +255,9 @@ def _check_logprobs(client: httpx.Client, model: str, where: str) -> None:
             f"{where} answered status {sampled.status_code} to token ids: {sampled.text[:200]}. To fix this, {HOW_TO_START}."
         )
     first = _read_generation([sampled.json()], None, where)
-    body = _score_body(model, [*prompt, *first.token_ids], len(prompt), 1.0)
-    before = _score(client.post("/inference/v1/generate", json=body).json(), first.token_ids[0])
-    if before < -0.05 and abs(first.logprobs[0] - before) < 1e-3:
+    body = _score_body(model, [*prompt, *first.token_ids], len(prompt))
+    before = _find_logprob(client.post("/inference/v1/generate", json=body).json(), first.token_ids[0])
+    if before is not None and before < -0.05 and abs(first.logprobs[0] - before) < 1e-3:
         raise ServiceError(f"{where} reports log-probabilities before the temperature; {HOW_TO_START}.")
 
 
@@ -266,16 +284,28 @@ def _sampling_params(*, temperature: float, max_tokens: int, seed: int) -> dict[
     }
 
 
-def _score_body(model: str, token_ids: Sequence[int], place: int, temperature: float) -> dict[str, Json]:
-    """Return a request for the log-probability of the id at `place`, given the ids before it."""
-    parameters = _sampling_params(temperature=temperature or 1.0, max_tokens=1, seed=0)
-    parameters["logprob_token_ids"] = [token_ids[place]]
+def _score_body(
+    model: str, token_ids: Sequence[int], place: int, *, temperature: float = 1.0, bias: float = 0.0
+) -> dict[str, Json]:
+    """Return a request for the likeliest tokens at `place`, with a bias on its id, in units of the scaled logits."""
+    parameters = _sampling_params(temperature=temperature, max_tokens=1, seed=0) | {"logprobs": MOST_LOGPROBS}
+    if bias:
+        parameters["logit_bias"] = {str(token_ids[place]): bias * temperature}
     return {"model": model, "token_ids": list(token_ids[:place]), "sampling_params": parameters}
 
 
-def _score(answer: Mapping[str, Any], token: int) -> float:
+def _find_logprob(answer: Mapping[str, Any], token: int) -> float | None:
+    """Return the log-probability of a token at the first position, or None if it is not among the reported ones."""
     entry = answer["choices"][0]["logprobs"]["content"][0]
-    return next(float(one["logprob"]) for one in (entry, *entry["top_logprobs"]) if one["token_id"] == token)
+    return next((float(one["logprob"]) for one in (entry, *entry["top_logprobs"]) if one["token_id"] == token), None)
+
+
+def remove_bias(logprob: float, bias: float) -> float:
+    """Return the log-probability that a token has without the bias b on its logit.
+
+    With the bias, q = p e^b / (1 - p + p e^b), so p = q / (q + e^b (1 - q)).
+    """
+    return logprob - math.log(math.exp(logprob) - math.exp(bias) * math.expm1(logprob))
 
 
 def _read_generation(chunks: Sequence[Mapping[str, Any]], usage: Any, where: str) -> Generation:

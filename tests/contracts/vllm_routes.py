@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from sparring.errors import InfrastructureError
 from sparring.types import Completion, SampleRequest, Sampling, Weights
 
 MAX_TOKENS = "max_model_len"
+VOCAB = 60
 
 
 class VLLMRoutes:
@@ -91,8 +93,8 @@ class VLLMRoutes:
         if len(body["token_ids"]) >= self.engine.max_context_tokens:
             return JSONResponse({"error": {"message": "the prompt exceeds the maximum context length"}}, 400)
         await asyncio.sleep(self.faults.get("seconds", 0.0))
-        if ids := body["sampling_params"].get("logprob_token_ids"):
-            return JSONResponse(await self._score(body, ids[0]))
+        if body["sampling_params"]["logprobs"] > 0:
+            return JSONResponse(await self._likeliest(body))
         self.num_turns += 1
         if body.get("stream"):
             return StreamingResponse(self._stream(body), media_type="text/event-stream")
@@ -175,10 +177,21 @@ class VLLMRoutes:
         }
         return {"request_id": "r", "choices": [choice], "usage": {"prompt_tokens": 1, "prompt_tokens_details": None}}
 
-    async def _score(self, body: Mapping[str, Any], token: int) -> dict[str, Any]:
-        version = self.adapters.get(body["model"])
-        ids, temperature = [*body["token_ids"], token], body["sampling_params"]["temperature"]
-        score = (await self.engine.logprobs(ids, temperature, frozen=version))[-1]
-        sampled = {"token_id": 0, "logprob": -1.0}
-        content = [{**sampled, "top_logprobs": [sampled, {"token_id": token, "logprob": score}]}]
-        return {"choices": [{"token_ids": [0], "logprobs": {"content": content}, "finish_reason": "length"}]}
+    async def _likeliest(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the likeliest tokens at the first position, as `logprobs` asks for."""
+        parameters, ids = body["sampling_params"], body["token_ids"]
+        version, vocabulary = self.adapters.get(body["model"]), range(VOCAB)
+        scores = [
+            (await self.engine.logprobs([*ids, one], parameters["temperature"], frozen=version))[-1]
+            for one in vocabulary
+        ]
+        for token, bias in parameters.get("logit_bias", {}).items():
+            scores[int(token)] += bias / parameters["temperature"]
+        total = math.log(sum(map(math.exp, scores)))
+        likeliest = sorted(((score - total, one) for one, score in enumerate(scores)), reverse=True)[
+            : parameters["logprobs"]
+        ]
+        top = [{"token_id": one, "logprob": score} for score, one in likeliest]
+        content = [{**top[0], "top_logprobs": top}]
+        choice = {"token_ids": [top[0]["token_id"]], "logprobs": {"content": content}, "finish_reason": "length"}
+        return {"choices": [choice]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 
 from sparring.config import validate
 from sparring.engines.vllm import VLLMEngine
+from sparring.engines.vllm_server import remove_bias
 from sparring.errors import ConfigError, ConstraintError, DataError, InfrastructureError, PolicyTimeout, ServiceError
 from sparring.gateway.server import Listener
 from sparring.models.adapter_files import AdapterShape, write_adapter
@@ -205,6 +207,15 @@ def test_a_server_with_other_weights_differs_in_the_scores(tmp_path: Path) -> No
 
     right, wrong = run(tmp_path, scenario)
     assert right != pytest.approx(wrong, abs=0.1)
+
+
+@pytest.mark.parametrize("bias", [0.0, 10.0, 20.0])
+@pytest.mark.parametrize("probability", [0.9, 0.04, 1e-4])
+def test_a_bias_is_removed_from_a_log_probability(probability: float, bias: float) -> None:
+    raised = probability * math.exp(bias)
+    biased = math.log(raised / (1 - probability + raised))
+    tolerance = 1e-4 if probability * math.exp(bias) < 1e5 else 1.0  # a q near 1 has no digits left
+    assert remove_bias(biased, bias) == pytest.approx(math.log(probability), abs=tolerance)
 
 
 def test_what_cannot_be_exact_is_refused(tmp_path: Path) -> None:
