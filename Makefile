@@ -17,10 +17,12 @@ quickstart-long: .venv/train
 evidence: .venv/train
 	$(BIN)/python -m benchmarks.evidence --json benchmarks/results/pointer_chase.json
 
+# `make test TIER=all` runs the long tests too, in one start of the suite.
+TIER ?= usual
 test: .venv/dev
-	$(BIN)/python -m pytest -n 3 --dist worksteal --tier usual
+	$(BIN)/python -m pytest -n 3 --dist worksteal --tier $(TIER)
 
-# The tests that `make test` leaves out because they take long. CI runs both.
+# The tests that `make test` leaves out because they take long.
 long: .venv/dev
 	$(BIN)/python -m pytest -n 3 --dist worksteal --tier long
 
