@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,11 +54,10 @@ def connect_vllm(config: Config, weights: Weights) -> Engine:
     from sparring.models.adapter_files import AdapterShape
 
     section = config.engine
-    folder = section.adapters_dir or tempfile.mkdtemp(prefix="sparring-adapters-")
     return VLLMEngine(
         section.base_urls,
         shape=AdapterShape(rank=config.model.lora_rank, alpha=config.model.lora_alpha),
-        folder=Path(folder),
+        folder=None if section.adapters_dir is None else Path(section.adapters_dir),
         weights=weights,
         api_key=key_from(section.api_key_env),
         max_running=section.max_running,

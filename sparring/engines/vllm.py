@@ -10,19 +10,24 @@ import asyncio
 import random
 import shutil
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Literal, final
 
 from sparring.engines.vllm_server import Generation, Unanswered, VLLMServer
-from sparring.errors import ConstraintError, InfrastructureError, PolicyTimeout, ServiceError
+from sparring.errors import ConstraintError, DataError, InfrastructureError, PolicyTimeout, ServiceError
 from sparring.models.adapter_files import AdapterShape, write_adapter
 from sparring.protocols import TokenCallback
 from sparring.types import Completion, EngineCapabilities, SampleRequest, StopReason, Weights
 
 MAX_RETRIES = 7
+LEAST_TEMPERATURE = 0.01
+"""vLLM raises a smaller temperature to this one."""
+LARGEST_DIFFERENCE = 0.25
+"""The largest accepted mean difference between the log-probabilities of two servers, as between engine and learner."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 10.0
 
 
@@ -34,8 +39,17 @@ class _Version:
     fingerprint: str
     name: str
     folder: Path
-    num_turns: int = 0
-    """The number of turns that run with these weights."""
+    num_uses: int = 0
+    """The number of turns and scores in progress with these weights."""
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep the adapter on the servers, and its folder."""
+        self.num_uses += 1
+        try:
+            yield
+        finally:
+            self.num_uses -= 1
 
 
 @final
@@ -56,19 +70,22 @@ class VLLMEngine:
         base_urls: Sequence[str],
         *,
         shape: AdapterShape,
-        folder: Path,
+        folder: Path | None = None,
         weights: Weights | None = None,
         api_key: str | None = None,
         max_running: int = 64,
         session_weights: Literal["latest", "pinned"] = "latest",
     ) -> None:
-        """Connect to running servers, and load the weights as version 0. `max_running` limits the turns that run on
-        one server at once.
+        """Connect to running servers. They get `weights`, as version 0, before the first turn.
 
-        Raises ServiceError if a server does not answer, or lacks a setting that sampling needs.
+        The adapters are in `folder`, or in a temporary folder of this machine. `max_running` limits the turns that run
+        on one server at once. Raises ServiceError if a server does not answer, lacks a setting that sampling needs, or
+        serves another model than the others.
         """
         servers = [VLLMServer(url, api_key=api_key, max_running=max_running) for url in base_urls]
-        self._pool = _Pool(servers, shape, folder)
+        self._pool = _Pool(
+            servers, shape, folder or Path(mkdtemp(prefix="sparring-adapters-")), is_temporary=folder is None
+        )
         self._current: _Version | None = None if weights is None else self._pool.write(weights, 0)
         self._is_pinned = session_weights == "pinned"
         self._pins: dict[str, _Version] = {}
@@ -93,8 +110,11 @@ class VLLMEngine:
             raise ConstraintError(
                 "a vLLM engine does not report how much probability a grammar removes; ask for free text."
             )
-        if request.sampling.top_p < 1.0:
-            raise ServiceError("a vLLM engine cannot report log-probabilities below top_p = 1; set sampling.top_p = 1.")
+        if request.sampling.top_p < 1.0 or 0.0 < request.sampling.temperature < LEAST_TEMPERATURE:
+            raise DataError(
+                f"a vLLM engine cannot report log-probabilities at top_p = {request.sampling.top_p:g} and temperature = "
+                f"{request.sampling.temperature:g}; set top_p = 1, and a temperature of 0 or at least {LEAST_TEMPERATURE:g}."
+            )
         version = self._version_of(request.session_id)
         generation = await self._pool.generate(version, request, on_token)
         return Completion(
@@ -112,13 +132,18 @@ class VLLMEngine:
         Raises ServiceError if no server loads it.
         """
         loaded = await asyncio.to_thread(self._pool.write, weights, version)
-        await self._pool.load(loaded)
-        earlier = self._earlier if self._current is None else [*self._earlier, self._current]
+        try:
+            await self._pool.load(loaded)
+        except BaseException:
+            await self._pool.remove(loaded)
+            raise
+        if self._current is not None:
+            self._earlier.append(self._current)
         self._current = loaded
-        is_used = {one: one.num_turns > 0 or one in self._pins.values() for one in earlier}
-        self._earlier = [one for one in earlier if is_used[one]]
-        for unused in (one for one in earlier if not is_used[one]):
-            await self._pool.remove(unused)
+        for earlier in tuple(self._earlier):
+            if earlier.num_uses == 0 and earlier not in self._pins.values():
+                self._earlier.remove(earlier)
+                await self._pool.remove(earlier)
 
     async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
         return await self._pool.score(self._loaded, token_ids, temperature)
@@ -169,8 +194,14 @@ class VLLMEngine:
 class _Pool:
     """The servers, the adapters on them, and which session is where."""
 
-    def __init__(self, servers: Sequence[VLLMServer], shape: AdapterShape, folder: Path) -> None:
-        self._servers, self._shape, self._folder = tuple(servers), shape, folder
+    def __init__(self, servers: Sequence[VLLMServer], shape: AdapterShape, folder: Path, *, is_temporary: bool) -> None:
+        models = {server.model: server for server in servers}
+        if len(models) > 1:
+            raise ServiceError(
+                f"the vLLM servers serve different models: {', '.join(f'{one.where}: {name}' for name, one in models.items())}. "
+                "Serve the recipe's base model on each."
+            )
+        self._servers, self._shape, self._folder, self._is_temporary = tuple(servers), shape, folder, is_temporary
         self._homes: dict[str, VLLMServer] = {}
         self._written: set[_Version] = set()
         self._num_retried = 0
@@ -214,41 +245,37 @@ class _Pool:
         request = replace(
             request, sampling=replace(request.sampling, max_tokens=min(request.sampling.max_tokens, room))
         )
-        seconds = None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
-        problem = "all slots of the servers were taken"
-        running: VLLMServer | None = None
-        try:
-            async with asyncio.timeout(seconds):
-                for attempt in range(MAX_RETRIES + 1):
-                    try:
-                        async with self._turn(version, request.session_id) as running:
-                            return await running.generate(version.name, request, on_token)
-                    except Unanswered as failure:
-                        problem, running = str(failure), None
-                        self._num_retried += 1
-                        self._homes.pop(request.session_id, None)
-                        if self._is_closed:
-                            break
-                        await asyncio.sleep(self._pause(attempt))
-        except TimeoutError:
-            if running is not None and await running.is_healthy():
-                raise PolicyTimeout(f"session {request.session_id}: the turn did not end in time.") from None
-            problem = problem if running is None else f"{running.where} has stopped answering"
-        raise InfrastructureError(f"session {request.session_id}: no vLLM server answered: {problem}.")
+        with version.in_use():
+            attempts = _Attempts(request.deadline)
+            try:
+                async with asyncio.timeout(attempts.seconds):
+                    return await self._try(attempts, version, request, on_token)
+            except TimeoutError:
+                if attempts.is_slow_policy and await attempts.is_server_healthy():
+                    raise PolicyTimeout(f"session {request.session_id}: the turn did not end in time.") from None
+            raise InfrastructureError(f"session {request.session_id}: no vLLM server answered: {attempts.problem}.")
 
-    @asynccontextmanager
-    async def _turn(self, version: _Version, session_id: str) -> AsyncIterator[VLLMServer]:
-        """Take a slot on the session's server, which has the adapter from then on."""
-        version.num_turns += 1
-        try:
+    async def _try(
+        self, attempts: _Attempts, version: _Version, request: SampleRequest, on_token: TokenCallback | None
+    ) -> Generation:
+        session_id = request.session_id
+        for attempt in range(MAX_RETRIES + 1):
             server = self._homes.get(session_id)
             if server is None or server.is_down:
                 server = self._homes[session_id] = self._freest()
-            async with server.slots:
-                await server.load_adapter(version.name, version.folder)
-                yield server
-        finally:
-            version.num_turns -= 1
+            try:
+                async with server.slots:
+                    await server.load_adapter(version.name, version.folder)
+                    attempts.begin(server)
+                    return await server.generate(version.name, request, on_token)
+            except Unanswered as failure:
+                attempts.fail(str(failure))
+                self._num_retried += 1
+                self._homes.pop(session_id, None)
+                if self._is_closed:
+                    break
+                await asyncio.sleep(self._pause(attempt))
+        raise InfrastructureError(f"session {session_id}: no vLLM server answered: {attempts.problem}.")
 
     def _freest(self) -> VLLMServer:
         """Return the server with the fewest sessions of those that answered their last request, or else of all."""
@@ -257,32 +284,92 @@ class _Pool:
         return min(up, key=homes.count)
 
     async def score(self, version: _Version, token_ids: Sequence[int], temperature: float) -> list[float]:
-        """Raises ServiceError if no server answers, because nothing can be sampled then."""
-        problem: Unanswered | None = None
-        for attempt in range(MAX_RETRIES + 1):
-            server = self._freest()
-            try:
-                await server.load_adapter(version.name, version.folder)
-                return await server.score(version.name, token_ids, temperature)
-            except Unanswered as failure:
-                problem = failure
+        """Return the log-probabilities of given ids, which every server that answers reports alike.
+
+        Raises ServiceError if no server answers, or if one of them computes with other weights.
+        """
+        problem: BaseException | None = None
+        with version.in_use():
+            for attempt in range(MAX_RETRIES + 1):
+                up = [one for one in self._servers if not one.is_down] or self._servers
+                results = await asyncio.gather(
+                    *(self._score_on(one, version, token_ids, temperature) for one in up), return_exceptions=True
+                )
+                scores = {one.where: found for one, found in zip(up, results, strict=True) if isinstance(found, list)}
+                if scores:
+                    _compare_servers(scores)
+                    return next(iter(scores.values()))
+                problem = next(found for found in results if isinstance(found, BaseException))
+                if not isinstance(problem, Unanswered):
+                    break
                 await asyncio.sleep(self._pause(attempt))
-        raise ServiceError(f"no vLLM server answers: {problem}. Start the servers, and resume the run.")
+        raise ServiceError(f"no vLLM server scores given ids: {problem}. Start the servers, and resume the run.")
+
+    async def _score_on(
+        self, server: VLLMServer, version: _Version, token_ids: Sequence[int], temperature: float
+    ) -> list[float]:
+        await server.load_adapter(version.name, version.folder)
+        return await server.score(version.name, token_ids, temperature)
 
     def leave(self, session_id: str) -> None:
         self._homes.pop(session_id, None)
 
     def take_metrics(self) -> dict[str, float]:
         num_retried, self._num_retried = self._num_retried, 0
-        up = sum(not one.is_down for one in self._servers) / len(self._servers)
+        up = sum(not one.is_failing for one in self._servers) / len(self._servers)
         return {"engine/retried_turns": float(num_retried), "engine/servers_up": up}
 
     async def close(self) -> None:
         self._is_closed = True
+        for version in tuple(self._written):
+            await self.remove(version)
         for server in self._servers:
             await server.close()
-        for version in self._written:
-            await asyncio.to_thread(shutil.rmtree, version.folder, ignore_errors=True)
+        if self._is_temporary:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     def _pause(self, attempt: int) -> float:
         return min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS) * self._rng.uniform(0.75, 1.0)
+
+
+@final
+class _Attempts:
+    """The attempts at one turn, and who is to blame if its time is over."""
+
+    def __init__(self, deadline: float | None) -> None:
+        self._began = time.monotonic()
+        self.seconds = None if deadline is None else max(0.0, deadline - self._began)
+        self.problem = "all slots of the server were taken, or it was loading the adapter"
+        self._server: VLLMServer | None = None
+        self._num_failed = 0
+        self._waited = 0.0
+
+    def begin(self, server: VLLMServer) -> None:
+        self._server, self._waited = server, time.monotonic() - self._began
+
+    def fail(self, problem: str) -> None:
+        self._server, self.problem = None, problem
+        self._num_failed += 1
+
+    @property
+    def is_slow_policy(self) -> bool:
+        """Whether the first attempt had at least half of the time."""
+        return self._server is not None and not self._num_failed and self._waited <= (self.seconds or 0.0) / 2
+
+    async def is_server_healthy(self) -> bool:
+        is_healthy = self._server is not None and await self._server.is_healthy()
+        if self._server is not None and not is_healthy:
+            self.problem = f"{self._server.where} has stopped answering"
+        return is_healthy
+
+
+def _compare_servers(scores: Mapping[str, list[float]]) -> None:
+    """Raise ServiceError if two servers report different log-probabilities of the same ids."""
+    (first, expected), *others = scores.items()
+    for name, found in others:
+        difference = sum(abs(a - b) for a, b in zip(expected, found, strict=True)) / max(1, len(expected))
+        if difference > LARGEST_DIFFERENCE:
+            raise ServiceError(
+                f"{first} and {name} differ by {difference:.3g} per token in the log-probabilities of one text, so one of "
+                "them has other weights. Start it again, and resume the run."
+            )

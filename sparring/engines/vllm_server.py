@@ -10,7 +10,8 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -23,15 +24,23 @@ from sparring.runtime.remote import CONNECT_SECONDS, headers_of, unreachable
 from sparring.types import Json, SampleRequest
 
 LOAD_SECONDS = 600.0
-"""The longest time that loading an adapter, or scoring given ids, may take."""
+"""The longest time that loading an adapter, or scoring one id, may take."""
+UNLOAD_SECONDS = 30.0
+TURN_SECONDS = 3600.0
+"""The longest silence of a server during a turn, if the turn has no deadline."""
 FIRST_SECONDS = 120.0
 """The longest time that the first answer of a server may take, which is slower than later ones."""
 REST_SECONDS = 5.0
-"""How long a server that failed gets no turns while another one answers."""
+LONGEST_REST_SECONDS = 60.0
+"""How long a server that failed gets no turns while another one answers, at first and at most."""
 HEALTH_SECONDS = 5.0
 MOST_LOGPROBS = 20
 """The number of log-probabilities that a server reports at most by default (`--max-logprobs`)."""
-BIASES = (0.0, 10.0, 20.0, 40.0, 80.0)
+BIASES = tuple(map(float, range(0, 100, 10)))
+"""In small steps, so that the raised probability is never too near 1: an id that the step before did not show has a
+probability below e^10 / 20 times the others' then."""
+MOST_BIASED = -1e-5
+"""The largest log-probability with a bias from which the bias can be subtracted in single precision."""
 _MISSING_LOGPROB = -9999.0
 """What vLLM sends instead of a log-probability that is not finite."""
 HOW_TO_START = (
@@ -73,45 +82,56 @@ class VLLMServer:
         )
         self._adapters: set[str] = set()
         self._loading = asyncio.Lock()
-        self._down_until = 0.0
+        self._down_until, self._num_failures = 0.0, 0
 
     @property
     def is_down(self) -> bool:
-        """Whether a request failed a short time ago."""
-        return time.monotonic() < self._down_until
+        """Whether the last request failed, a short time ago."""
+        return self.is_failing and time.monotonic() < self._down_until
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last request failed."""
+        return self._num_failures > 0
 
     async def generate(self, model: str, request: SampleRequest, on_token: TokenCallback | None) -> Generation:
         """Sample one turn. Raises Unanswered if it may be sampled again, and InfrastructureError if it may not."""
         body = _generate_body(model, request, stream=on_token is not None)
         if on_token is None:
-            answer = await self._post("/inference/v1/generate", body, model=model)
+            answer = await self._post("/inference/v1/generate", body, model=model, seconds=TURN_SECONDS)
             return _read_generation([answer], answer.get("usage"), self.where)
-        return await self._stream(body, model, on_token)
-
-    async def _stream(self, body: Mapping[str, Json], model: str, on_token: TokenCallback) -> Generation:
         chunks: list[Mapping[str, Any]] = []
+        num_delivered = 0
         try:
-            async with self._client.stream("POST", "/inference/v1/generate", json=body) as response:
+            async with aclosing(self._chunks(body, model)) as arriving:
+                async for chunk, tokens in arriving:
+                    chunks.append(chunk)
+                    for token in tokens:
+                        num_delivered += 1
+                        on_token(token)
+            return _read_generation(chunks, None, self.where)
+        except Unanswered as failure:
+            if num_delivered:  # the caller has tokens, which another answer would not continue
+                raise InfrastructureError(f"{failure}.") from failure
+            raise
+
+    async def _chunks(
+        self, body: Mapping[str, Json], model: str
+    ) -> AsyncGenerator[tuple[Mapping[str, Any], list[int]]]:
+        """Yield the chunks of a streamed turn with their tokens. Raises Unanswered if the stream breaks off."""
+        timeout = httpx.Timeout(TURN_SECONDS, connect=CONNECT_SECONDS)
+        try:
+            async with self._client.stream("POST", "/inference/v1/generate", json=body, timeout=timeout) as response:
                 if response.status_code != 200:
                     await response.aread()
                     self._raise_for(response, model)
                 async for line in response.aiter_lines():
-                    if not line.startswith("data:") or line.endswith("[DONE]"):
-                        continue
-                    chunk = json.loads(line.removeprefix("data:"))
-                    if "choices" not in chunk:
-                        raise ValueError(f"an error instead of tokens: {line[:300]}")
-                    chunks.append(chunk)
-                    for choice in chunk["choices"]:
-                        for token in choice["token_ids"] or ():
-                            on_token(token)
-        except (httpx.TransportError, ValueError, LookupError, TypeError) as error:
-            failure = self._failed(f"{self.where} broke off a turn ({type(error).__name__} {error})")
-            if chunks:  # the caller has tokens, which another answer would not continue
-                raise InfrastructureError(f"{failure}.") from error
-            raise failure from error
-        self._down_until = 0.0
-        return _read_generation(chunks, None, self.where)
+                    if line.startswith("data:") and not line.endswith("[DONE]"):
+                        chunk = json.loads(line.removeprefix("data:"))
+                        yield chunk, [token for choice in chunk["choices"] for token in choice["token_ids"] or ()]
+        except (httpx.HTTPError, RuntimeError, ValueError, LookupError, TypeError) as error:
+            raise self._failed(f"{self.where} broke off a turn ({type(error).__name__} {error})") from error
+        self._num_failures = 0
 
     async def score(self, model: str, token_ids: Sequence[int], temperature: float) -> list[float]:
         """Return the log-probability of each id except the first.
@@ -132,11 +152,13 @@ class VLLMServer:
         """
         for bias in BIASES:
             body = _score_body(model, token_ids, place, temperature=temperature, bias=bias)
-            answer = await self._post("/inference/v1/generate", body, model=model)
+            answer = await self._post("/inference/v1/generate", body, model=model, seconds=LOAD_SECONDS)
             try:
                 reported = _find_logprob(answer, token_ids[place])
             except (LookupError, TypeError, ValueError) as error:
                 raise InfrastructureError(f"{self.where} returned no log-probabilities: {error!r}.") from error
+            if reported is not None and bias and reported > MOST_BIASED:
+                break  # too few digits are left
             if reported is not None:
                 return remove_bias(reported, bias)
         raise InfrastructureError(f"{self.where} did not report the log-probability of the id {token_ids[place]}.")
@@ -149,13 +171,13 @@ class VLLMServer:
             if name in self._adapters:
                 return
             body = {"lora_name": name, "lora_path": str(folder), "load_inplace": False}
-            async with asyncio.timeout(LOAD_SECONDS):
-                response = await self._send("/v1/load_lora_adapter", body)
+            response = await self._send("/v1/load_lora_adapter", body, seconds=LOAD_SECONDS)
             if response.status_code != 200 and "already been loaded" not in response.text:
-                raise ServiceError(
+                problem = (
                     f"{self.where} cannot load the adapter {folder} (status {response.status_code}: {response.text[:300]}). "
-                    f"It must read this folder, and have the adapter's rank; {HOW_TO_START}."
+                    f"It must read this folder, and have the adapter's rank; {HOW_TO_START}"
                 )
+                raise self._failed(problem) if _may_pass(response.status_code) else ServiceError(f"{problem}.")
             self._adapters.add(name)
 
     async def unload_adapter(self, name: str) -> None:
@@ -163,25 +185,22 @@ class VLLMServer:
         if name not in self._adapters:
             return
         self._adapters.discard(name)
-        try:
-            async with asyncio.timeout(LOAD_SECONDS):
-                await self._send("/v1/unload_lora_adapter", {"lora_name": name})
-        except (Unanswered, TimeoutError):
-            return
+        with suppress(Unanswered):
+            await self._send("/v1/unload_lora_adapter", {"lora_name": name}, seconds=UNLOAD_SECONDS)
 
     async def is_healthy(self) -> bool:
         """Return whether the server answers within seconds."""
         try:
             response = await self._client.get("/health", timeout=HEALTH_SECONDS)
-        except httpx.HTTPError:
+        except (httpx.HTTPError, RuntimeError):  # a RuntimeError if the client is closed
             return False
         return response.status_code == 200
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _post(self, path: str, body: Mapping[str, Json], *, model: str) -> Mapping[str, Any]:
-        response = await self._send(path, body)
+    async def _post(self, path: str, body: Mapping[str, Json], *, model: str, seconds: float) -> Mapping[str, Any]:
+        response = await self._send(path, body, seconds=seconds)
         if response.status_code != 200:
             self._raise_for(response, model)
         try:
@@ -189,13 +208,14 @@ class VLLMServer:
         except ValueError as error:
             raise self._failed(f"{self.where} sent an answer that is not JSON") from error
 
-    async def _send(self, path: str, body: Mapping[str, Json]) -> httpx.Response:
+    async def _send(self, path: str, body: Mapping[str, Json], *, seconds: float) -> httpx.Response:
         try:
-            response = await self._client.post(path, json=body)
-        except (httpx.TransportError, RuntimeError) as error:  # a RuntimeError if the client is closed
+            timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
+            response = await self._client.post(path, json=body, timeout=timeout)
+        except (httpx.HTTPError, RuntimeError) as error:  # a RuntimeError if the client is closed
             raise self._failed(unreachable(self.where, error)) from error
-        if response.status_code < 500:
-            self._down_until = 0.0
+        if not _may_pass(response.status_code):
+            self._num_failures = 0
         return response
 
     def _raise_for(self, response: httpx.Response, model: str) -> None:
@@ -204,19 +224,25 @@ class VLLMServer:
         if status == 404 and model in text:
             self._adapters.discard(model)  # the server was started again
             raise Unanswered(f"{self.where} does not have the adapter {model}")
-        if status in (408, 429) or status >= 500:
+        if _may_pass(status):
             raise self._failed(f"{self.where} answered status {status}: {text}")
         if status in (401, 403, 404):
             raise ServiceError(f"{self.where} answered status {status}: {text}. Check the key, or {HOW_TO_START}.")
         raise DataError(f"{self.where} refused a turn with status {status}: {text}.")
 
     def _failed(self, problem: str) -> Unanswered:
-        self._down_until = time.monotonic() + REST_SECONDS
+        self._down_until = time.monotonic() + min(REST_SECONDS * 2**self._num_failures, LONGEST_REST_SECONDS)
+        self._num_failures = min(self._num_failures + 1, 10)
         return Unanswered(problem)
 
 
+def _may_pass(status: int) -> bool:
+    """Return whether the same request may succeed later."""
+    return status in (408, 429) or status >= 500
+
+
 def check_server(base_url: str, headers: Mapping[str, str]) -> tuple[str, int]:
-    """Return the name of the base model and the largest number of tokens of a turn.
+    """Return the base model and the largest number of tokens of a turn.
 
     Raises ServiceError if the server does not answer, has no route for token ids or adapters, or reports
     log-probabilities before the temperature.
@@ -235,10 +261,18 @@ def check_server(base_url: str, headers: Mapping[str, str]) -> tuple[str, int]:
             if client.post("/v1/load_lora_adapter", json={}).status_code in (404, 405):
                 raise ServiceError(f"{where} loads no adapters while it runs; {HOW_TO_START}.")
             _check_logprobs(client, base["id"], where)
-            return base["id"], int(base["max_model_len"])
+            return str(base.get("root") or base["id"]), int(base["max_model_len"])
     except httpx.HTTPError as error:
         raise ServiceError(f"{unreachable(where, error)}. Start it, and check the address.") from error
-    except (LookupError, TypeError, ValueError, StopIteration) as error:
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        StopIteration,
+        Unanswered,
+        InfrastructureError,
+    ) as error:
         raise ServiceError(f"{where} does not answer as vLLM 0.32 does ({error!r}); check the address.") from error
 
 
@@ -247,18 +281,22 @@ def _check_logprobs(client: httpx.Client, model: str, where: str) -> None:
 
     At a small temperature it is near 0, while the log-probability at temperature 1 usually is not.
     """
-    prompt, parameters = [1, 1], _sampling_params(temperature=0.05, max_tokens=1, seed=0)
-    body = {"model": model, "token_ids": prompt, "sampling_params": parameters}
-    sampled = client.post("/inference/v1/generate", json=body)
-    if sampled.status_code != 200:
-        raise ServiceError(
-            f"{where} answered status {sampled.status_code} to token ids: {sampled.text[:200]}. To fix this, {HOW_TO_START}."
-        )
-    first = _read_generation([sampled.json()], None, where)
-    body = _score_body(model, [*prompt, *first.token_ids], len(prompt))
-    before = _find_logprob(client.post("/inference/v1/generate", json=body).json(), first.token_ids[0])
-    if before is not None and before < -0.05 and abs(first.logprobs[0] - before) < 1e-3:
-        raise ServiceError(f"{where} reports log-probabilities before the temperature; {HOW_TO_START}.")
+    parameters = _sampling_params(temperature=0.05, max_tokens=1, seed=0)
+    for prompt in ([1, 1], [1, 2, 3], [5, 4], [7, 1, 7]):
+        body = {"model": model, "token_ids": prompt, "sampling_params": parameters}
+        sampled = client.post("/inference/v1/generate", json=body)
+        if sampled.status_code != 200:
+            raise ServiceError(
+                f"{where} answered status {sampled.status_code} to token ids: {sampled.text[:200]}. To fix this, "
+                f"{HOW_TO_START}."
+            )
+        first = _read_generation([sampled.json()], None, where)
+        body = _score_body(model, [*prompt, *first.token_ids], len(prompt))
+        before = _find_logprob(client.post("/inference/v1/generate", json=body).json(), first.token_ids[0])
+        if before is not None and before < -0.05:
+            if abs(first.logprobs[0] - before) < 1e-3:
+                raise ServiceError(f"{where} reports log-probabilities before the temperature; {HOW_TO_START}.")
+            return
 
 
 def _generate_body(model: str, request: SampleRequest, *, stream: bool) -> dict[str, Json]:
@@ -322,8 +360,6 @@ def _read_generation(chunks: Sequence[Mapping[str, Any]], usage: Any, where: str
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise InfrastructureError(f"{where} sent an answer that cannot be read: {error!r}.") from error
     if finish not in ("stop", "length") or not tokens:
-        if len(chunks) > 1:
-            raise InfrastructureError(f"{where} ended a turn with {finish!r} after {len(tokens)} tokens.")
         raise Unanswered(f"{where} ended a turn with {finish!r} after {len(tokens)} tokens")
     if len(logprobs) != len(tokens) or any(not math.isfinite(one) or one <= _MISSING_LOGPROB for one in logprobs):
         raise InfrastructureError(f"{where} returned no valid log-probability for each sampled token.")

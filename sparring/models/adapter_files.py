@@ -7,8 +7,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparring.errors import DiskError
 from sparring.models.tensor_files import write_weights
-from sparring.types import Weights
+from sparring.types import Json, Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,16 +24,26 @@ def write_adapter(weights: Weights, shape: AdapterShape, folder: Path) -> None:
     """Write adapter_config.json and adapter_model.safetensors into a new folder.
 
     The folder gets its name when both files are complete. The names of the tensors lose the adapter's own name,
-    `default`, as PEFT's `save_pretrained` removes it.
+    `default`, as PEFT's `save_pretrained` removes it. Raises DiskError.
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    write_weights(weights, unfinished / "weights")
-    renamed = _rename_tensors(unfinished / "weights", unfinished / "adapter_model.safetensors")
-    (unfinished / "weights").unlink()
-    targets = sorted({name.rsplit(".", 3)[-3] for name in renamed})
-    config = {
+    try:
+        unfinished.mkdir(parents=True)
+        write_weights(weights, unfinished / "weights")
+        renamed = _rename_tensors(unfinished / "weights", unfinished / "adapter_model.safetensors")
+        (unfinished / "weights").unlink()
+        config = _peft_config(shape, targets=sorted({name.rsplit(".", 3)[-3] for name in renamed}))
+        (unfinished / "adapter_config.json").write_text(json.dumps(config, indent=2), "utf-8")
+        unfinished.rename(folder)
+    except OSError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise DiskError(
+            f"the adapter {folder} cannot be written: {error}. Free space, or choose another folder."
+        ) from error
+
+
+def _peft_config(shape: AdapterShape, *, targets: list[str]) -> dict[str, Json]:
+    return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "r": shape.rank,
@@ -43,8 +54,6 @@ def write_adapter(weights: Weights, shape: AdapterShape, folder: Path) -> None:
         "fan_in_fan_out": False,
         "inference_mode": True,
     }
-    (unfinished / "adapter_config.json").write_text(json.dumps(config, indent=2), "utf-8")
-    unfinished.rename(folder)
 
 
 def _rename_tensors(source: Path, target: Path) -> list[str]:

@@ -60,6 +60,9 @@ class VLLMRoutes:
         body = await request.json()
         if "lora_name" not in body:
             return JSONResponse({"detail": "Field required"}, 422)
+        if self.faults.get("load_errors", 0) > 0:
+            self.faults["load_errors"] -= 1
+            return JSONResponse({"error": {"message": "the worker died"}}, 500)
         name, folder = body["lora_name"], Path(body["lora_path"])
         if name in self.adapters:
             return JSONResponse({"error": {"message": f"The lora adapter '{name}' has already been loaded."}}, 400)
