@@ -10,6 +10,7 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,14 @@ VOCAB = 60
 
 
 class VLLMRoutes:
-    """An application with the routes, and the adapters that were loaded. `faults` changes its answers, by name."""
+    """An application with the routes, and the adapters that were loaded. `faults` changes its answers, by name; the path
+    of a route is the name of a fault, too, and its value the status of every answer."""
 
-    def __init__(self, engine: TorchEngine) -> None:
+    def __init__(self, engine: TorchEngine, faults: Mapping[str, Any] | None = None) -> None:
         self.engine = engine
         self.adapters: dict[str, Any] = {}
         self.unloaded: list[str] = []
-        self.faults: dict[str, Any] = {}
+        self.faults: dict[str, Any] = dict(faults or {})
         self.num_turns = 0
         self.app = Starlette(
             routes=[
@@ -48,6 +50,8 @@ class VLLMRoutes:
         )
 
     async def models(self, request: Request) -> Response:
+        if status := self.faults.get(request.url.path):
+            return JSONResponse({"error": {"message": "no"}}, status)
         base = {"id": "base", "parent": None, MAX_TOKENS: self.engine.max_context_tokens}
         adapters = [{"id": name, "parent": "base", MAX_TOKENS: None} for name in self.adapters]
         return JSONResponse({"object": "list", "data": [base, *adapters]})
@@ -57,6 +61,8 @@ class VLLMRoutes:
         return Response()
 
     async def load(self, request: Request) -> Response:
+        if status := self.faults.get(request.url.path):
+            return JSONResponse({"error": {"message": "no"}}, status)
         body = await request.json()
         if "lora_name" not in body:
             return JSONResponse({"detail": "Field required"}, 422)
@@ -83,6 +89,8 @@ class VLLMRoutes:
         return Response(f"Success: LoRA adapter '{name}' removed successfully.")
 
     async def generate(self, request: Request) -> Response:
+        if status := self.faults.get(request.url.path):
+            return JSONResponse({"error": {"message": "no"}}, status)
         body = await request.json()
         if body["model"] != "base" and (self.faults.get("forgets") or body["model"] not in self.adapters):
             self.adapters.pop(body["model"], None)
@@ -108,7 +116,12 @@ class VLLMRoutes:
         if not turn.done():
             turn.cancel()
             return Response(status_code=499)
-        return JSONResponse(self._answer(turn.result()))
+        completion = turn.result()
+        if self.faults.get("raw_logprobs"):
+            ids, version = [*body["token_ids"], *completion.token_ids], self.adapters.get(body["model"])
+            scores = await self.engine.logprobs(ids, 1.0, frozen=version)
+            completion = replace(completion, sampled_logprobs=tuple(scores[-len(completion.token_ids) :]))
+        return JSONResponse(self._answer(completion))
 
     async def _wait_until_gone(self, request: Request) -> None:
         while not await request.is_disconnected():  # noqa: ASYNC110 - there is no event for this

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from safetensors.torch import load_file
 
@@ -19,7 +18,7 @@ from sparring.engines.vllm import VLLMEngine
 from sparring.engines.vllm_server import remove_bias
 from sparring.errors import ConfigError, ConstraintError, DataError, InfrastructureError, PolicyTimeout, ServiceError
 from sparring.gateway.server import Listener
-from sparring.models.adapter_files import AdapterShape, write_adapter
+from sparring.models.adapter_files import write_adapter
 from sparring.types import Completion, Constraint, EngineCapabilities, SampleRequest, Sampling, StopReason
 from tests.contracts.cases import ADAPTER, SLOW, TorchEngine, adapter_of, make_policy, slow_down
 from tests.contracts.vllm_routes import VLLMRoutes
@@ -40,22 +39,25 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(folder: Path, number: int = 1, **settings: Any) -> AsyncIterator[Served]:
-    servers, listeners = [], []
-    for _ in range(number):
-        policy = make_policy(lora=True)
-        servers.append(VLLMRoutes(slow_down(TorchEngine(policy, policy.snapshot(), kv_cache_tokens=4096))))
-        listeners.append(Listener(servers[-1].app, "127.0.0.1", 0))
-        await listeners[-1].start()
-    urls = [one.base_url for one in listeners]
-    engine = await asyncio.to_thread(VLLMEngine, urls, shape=ADAPTER, folder=folder / "run", weights=FIRST, **settings)
-    try:
-        yield Served(engine, servers, listeners, folder / "run")
-    finally:
-        await engine.close()
-        for server, listener in zip(servers, listeners, strict=True):
-            await server.engine.close()
-            await listener.stop()
+async def serve(
+    folder: Path, number: int = 1, faults: Mapping[str, Any] | None = None, **settings: Any
+) -> AsyncIterator[Served]:
+    async with AsyncExitStack() as opened:
+        servers, listeners = [], []
+        for _ in range(number):
+            policy = make_policy(lora=True)
+            engine = slow_down(TorchEngine(policy, policy.snapshot(), kv_cache_tokens=4096))
+            opened.push_async_callback(engine.close)
+            servers.append(VLLMRoutes(engine, faults))
+            listeners.append(Listener(servers[-1].app, "127.0.0.1", 0))
+            await listeners[-1].start()
+            opened.push_async_callback(listeners[-1].stop)
+        urls = [one.base_url for one in listeners]
+        client = await asyncio.to_thread(
+            VLLMEngine, urls, shape=ADAPTER, folder=folder / "run", weights=FIRST, **settings
+        )
+        opened.push_async_callback(client.close)
+        yield Served(client, servers, listeners, folder / "run")
 
 
 def ask(prompt: tuple[int, ...] = (3, 1, 4), session_id: str = "s", **changes: Any) -> SampleRequest:
@@ -290,35 +292,19 @@ def test_what_cannot_be_exact_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_server_without_a_setting_is_refused_with_the_command_that_starts_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, route: str, status: int, message: str
+    tmp_path: Path, route: str, status: int, message: str
 ) -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        if request.url.path == route:
-            return httpx.Response(status, text="no")
-        if request.url.path == "/v1/models":
-            return httpx.Response(200, json={"data": [{"id": "base", "parent": None, "max_model_len": 64}]})
-        return httpx.Response(400, json={})
-
-    plain = httpx.Client
-    monkeypatch.setattr(httpx, "Client", lambda **values: plain(transport=httpx.MockTransport(answer), **values))
     with pytest.raises(ServiceError, match=message):
-        VLLMEngine(["http://vllm:8000/v1"], shape=AdapterShape(rank=2, alpha=4), folder=tmp_path)
+        run(tmp_path, nothing, faults={route: status})
 
 
-def test_log_probabilities_before_the_temperature_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        if request.url.path == "/v1/models":
-            return httpx.Response(200, json={"data": [{"id": "base", "parent": None, "max_model_len": 64}]})
-        if request.url.path != "/inference/v1/generate":
-            return httpx.Response(400, json={})
-        content = [{"token_id": 7, "logprob": -1.5, "top_logprobs": []}]  # at any temperature
-        choice = {"token_ids": [7], "logprobs": {"content": content}, "finish_reason": "length"}
-        return httpx.Response(200, json={"choices": [choice]})
-
-    plain = httpx.Client
-    monkeypatch.setattr(httpx, "Client", lambda **values: plain(transport=httpx.MockTransport(answer), **values))
+def test_log_probabilities_before_the_temperature_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="processed_logprobs"):
-        VLLMEngine(["http://vllm:8000"], shape=AdapterShape(rank=2, alpha=4), folder=tmp_path)
+        run(tmp_path, nothing, faults={"raw_logprobs": True})
+
+
+async def nothing(served: Served) -> None:
+    """Connect, and do nothing else."""
 
 
 def recipe(*overrides: str) -> Any:
