@@ -70,7 +70,7 @@ def test_tasks_that_are_left_out_for_lack_of_time_are_reported_by_every_rule_tha
         ("CuttingDesk", "The value that `write` writes differs from the stored value (cut off after 20 characters)"),
         ("RemovingDesk", "`remove` changes something else in addition to what is requested"),
         ("RefusingDesk", "`weigh` does not do what is requested, although it does"),
-        ("NeighbourDesk", "`weigh` names one thing and changes another"),
+        ("NeighbourDesk", "`weigh` names one item and changes another"),
         ("AddingDesk", "The value that `weigh` writes differs from the stored value (a sum of floating point numbers)"),
     ],
 )

@@ -33,7 +33,7 @@ CASES = {
         (ALONE, 'Path(tempfile.mkdtemp(prefix="greenhouse-"))'),
     ),
     "looking_costs": (
-        "warehouse_search", "reward.order", "earns no more than silence", (), ("COST = 0.15", "COST = 0.02"),
+        "warehouse_search", "reward.order", "earns no more than an episode without an answer", (), ("COST = 0.15", "COST = 0.02"),
     ),
     "long_results": ("server_logs", "budgets.context", "one result of latest", (), ("LINES = 400", "LINES = 12")),
 }  # fmt: skip

@@ -245,7 +245,7 @@ def tasks():
         (
             "<",
             [
-                "ticket: the last item of a list is returned for no number, in 5 tasks.",
+                "ticket: no number returns the last item of a list, in 5 tasks.",
                 "waiting: a range from a value to itself is empty, but a range to the next value is not, in 5 tasks.",
             ],
         ),

@@ -33,13 +33,13 @@ _NEAR = 80
 async def access(subject: Subject) -> Iterable[Finding]:
     """If a call needs a permission, a permission for one item does not give access to other items.
 
-    If a call is refused in a fresh environment, and works after another tool was called with the same value of the same
-    argument, the rule calls that other tool and then makes the first call with a different value. It warns if this call
-    works although the value was refused before, because one permission then gives access to everything. To fix this,
-    check for which item the permission was given, and not only whether any permission was given. If the prompt or a
-    description states that only some values of a task field allow an action (`only admins and editors may delete`), the
-    rule calls the tool in tasks of every value. It warns if the action works for the other values as well, or for none
-    of the allowed values.
+    The rule searches for calls that are refused in a fresh environment, but work after another tool was called with the
+    same value of the same argument. It then calls that other tool, and makes the refused call with a different value.
+    It warns if this call works although the value was refused before, because one permission then gives access to
+    everything. To fix this, check for which item the permission was given, and not only whether any permission was
+    given. The prompt or a description may state that only some values of a task field allow an action (`only admins and
+    editors may delete`). The rule then calls the tool in tasks of every value. It warns if the action works for the
+    other values as well, or for none of the allowed values.
     """
     with subject.timing.as_far_as_it_goes():
         for task in subject.sample[:NUM_TASKS]:
@@ -101,8 +101,8 @@ def _few_values(subject: Subject) -> dict[str, dict[str, list[Task]]]:
 
 
 def _find_allowed(subject: Subject, values: Sequence[str]) -> dict[str, list[str]]:
-    """Return, for each tool, the field values with which the prompt or a description allows a call, if it allows no
-    others."""
+    """Return, for each tool, the field values with which a call is allowed, if the prompt or a description allows no
+    other values."""
     texts = [get_text(message) for message in subject.sample[0].messages]
     texts += [get_documentation(subject, tool) for tool in subject.tools]
     found: dict[str, list[str]] = {}
@@ -171,8 +171,8 @@ async def _opens(subject: Subject, task: Task, opening: Call, asked: Call, other
     return Finding(
         rule="environment.access",
         severity=Severity.WARNING,
-        symptom=f"after {opening}, which names a different value, {asked.tool} accepts {named[0]!r}, although it refused "
-        "it before.",
+        symptom=f"after {opening}, which names a different value, {asked.tool} accepts {named[0]!r}, which it refused "
+        "before.",
         evidence={
             "task": task.id,
             "call": str(other),

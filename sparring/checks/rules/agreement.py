@@ -21,7 +21,8 @@ AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is go
 FEWEST = 3
 """The number of items that two tools must both return before they are compared."""
 MOSTLY_EQUAL = 2
-"""Different values are reported if two tools agree on at least this many times as many items as they disagree on."""
+"""The rule reports different values if the number of items on which two tools agree is at least this factor times the
+number on which they disagree."""
 _CUT = re.compile(
     r"\b(?:first|begin\w*|start|short\w*|preview|summar\w+|snippet|excerpt|cut|truncat\w+|up to|at most)\b"
 )
@@ -77,7 +78,7 @@ async def agreement(subject: Subject) -> Iterable[Finding]:
                 severity=Severity.WARNING,
                 symptom=f"{one} and {other} disagree about {field or other_field!r}: "
                 + (f"it has the value of {swapped!r}" if swapped else kind)
-                + f" for {len(apart)} of {len(seen)} things, for example {apart[0].thing}: "
+                + f" for {len(apart)} of {len(seen)} items, for example {apart[0].thing}: "
                 f"{_short(apart[0].values[0])} against {_short(apart[0].values[1])}.",
                 evidence={
                     "tools": [one, other],

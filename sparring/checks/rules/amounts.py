@@ -30,7 +30,7 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json, Task
 
 _DECIMALS = (0.1, 0.2, 19.99, 4.35)
-"""Amounts whose binary sums are not short decimal fractions."""
+"""Amounts whose sums, computed with binary floats, are not short decimal fractions."""
 
 
 async def amounts(subject: Subject) -> Iterable[Finding]:
@@ -42,8 +42,8 @@ async def amounts(subject: Subject) -> Iterable[Finding]:
     amount differs by a cent from the amount of the named item. Sums of decimals appear in the final state as
     0.30000000000000004, and the scorer compares them exactly. The rule accepts fees and rates that the description
     names. To fix rounding errors, round the stored values, or count in cents. The rule also warns if an item is in both
-    its old and its new place after a move, and if a tool that is described as setting a number adds to it, or vice
-    versa.
+    its old and its new place after a move. Finally, it warns if a tool that is described as setting a number adds to
+    it, or vice versa.
     """
     found: list[Finding] = []
     with subject.timing.as_far_as_it_goes():
@@ -91,7 +91,7 @@ def _moved(bench: Bench, probe: Probe) -> Iterator[Finding]:
                 bench,
                 probe,
                 f"{tool} from {names[0]!r} to itself changes {'/'.join(richer[0].path)}.",
-                "Refuse a transfer from one thing to itself, or read both values before writing one.",
+                "Refuse a transfer from an item to itself, or read both values before writing one.",
                 richer,
             )
         return
@@ -114,9 +114,9 @@ def _moved(bench: Bench, probe: Probe) -> Iterator[Finding]:
             yield _finding(
                 bench,
                 probe,
-                f"{tool} takes {abs(min(first, second)):g} from one thing and gives {max(first, second):g} to the "
+                f"{tool} takes {abs(min(first, second)):g} from one item and gives {max(first, second):g} to the "
                 f"other.",
-                "Add the amount that is taken from one thing to the other thing, or describe the fee.",
+                "Add the amount that is taken from one item to the other item, or describe the fee.",
                 changed.values(),
             )
             return

@@ -110,7 +110,7 @@ def find_success(played: BaselineRun, subject: Subject) -> list[Finding]:
         severity = Severity.NOTE if may_fail_at_first(config) else Severity.ERROR
         change = "Make the task easier, or add a [warm_start] on demonstrations."
         if config.warm_start is not None:
-            change = "Nothing yet: the first validation of the run measures the effect of the warm start."
+            change = "Change nothing yet: the first validation of the run measures the effect of the warm start."
     return [
         Finding(
             rule="baseline.success",

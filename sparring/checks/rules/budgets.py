@@ -221,7 +221,7 @@ def find_limits_met(stops: Sequence[str], outcomes: Sequence[str], source: str) 
                     severity=Severity.WARNING,
                     symptom=f"{count} of {total} {what} ({count / total:.0%}; the share should be below {most:.0%}).",
                     evidence={"count": count, "of": total, "share": count / total, "most": most, "source": source},
-                    change=f"Raise {key} if the task needs more. Otherwise, ask the policy for shorter messages.",
+                    change=f"Raise {key} if the task needs more. Otherwise, request shorter messages in the prompt.",
                     confirm="Run a baseline again: the share is below the bound.",
                 )
             )
@@ -261,7 +261,7 @@ def _report_cost(episodes: int, tokens: float, ends: str, evidence: Mapping[str,
         evidence=evidence,
         change="Raise schedule.max_epochs or lower batch.global_batch_size if you intended more steps."
         if ends
-        else "Nothing if your resources suffice. Otherwise, lower schedule.max_steps or use a smaller batch.",
+        else "Change nothing if your resources suffice. Otherwise, lower schedule.max_steps or use a smaller batch.",
         confirm="Multiply `timing_s/step` of the first steps by the number of steps in the evidence.",
     )
 

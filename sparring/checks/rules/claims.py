@@ -220,7 +220,7 @@ def _aggregates(subject: Subject, results: Sequence[CallResult]) -> Iterator[tup
                 *split_words(name),
                 *re.findall(r"[a-z]+", _line(subject, one.call.tool)),
             }
-            # A field called `number` names a thing.
+            # A field called `number` identifies an item, and is not a count.
             kinds = [kind for kind in _AGGREGATES if kind in named and not (name and kind == "number")]
             kinds += [kind for kind in _AGGREGATES if kind in words and not name]
             for listed in lists.get(json.dumps(one.call.arguments, sort_keys=True), ()) if number and kinds else ():

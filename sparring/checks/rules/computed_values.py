@@ -46,12 +46,12 @@ async def computed(subject: Subject) -> Iterable[Finding]:
     """What tools compute from the task's own rows is correct.
 
     The rule warns if a mean, a sum, a minimum or a maximum of a column includes numbers that stand for missing values
-    (-999, 9999), and if times that a tool offers as free fall within an entry of the task's calendar. It also warns if
-    a result follows from the number in a text field of the row (`3 days`) in most rows, but not in rows where the text
-    is written differently (`1 day`). The same applies if the result is the bare number although rows have different
-    units (`2 t`, `300 kg`). The unit may be in another column if the tool's description names a unit of the same kind.
-    To fix such a tool, leave out missing values, compare both starts and ends, convert units, and raise an error on
-    text that cannot be parsed instead of continuing with 0.
+    (-999, 9999). It also warns if times that a tool offers as free fall within an entry of the task's calendar. In
+    addition, it warns if a result follows from the number in a text field of the row (`3 days`) in most rows, but not
+    in rows where the text is written differently (`1 day`). The same applies if the result is the bare number although
+    rows have different units (`2 t`, `300 kg`). The unit may be in another column if the tool's description names a
+    unit of the same kind. To fix such a tool, leave out missing values, compare both starts and ends, convert units,
+    and raise an error on text that cannot be parsed instead of continuing with 0.
     """
     seen: dict[tuple[str, str, str], list[dict[str, Json]]] = defaultdict(list)
     surveys = await survey_steady_tools(subject)

@@ -159,7 +159,7 @@ def _lacking_fields(everything: Sequence[Placed], counts: Counter[str], read: se
             rule="data.columns",
             severity=Severity.ERROR if is_read else Severity.WARNING,
             symptom=f"{len(without)} of {len(everything)} tasks lack the field {name!r}"
-            f"{', which reward or scorer reads' if is_read else ''}: rows "
+            f"{', which the reward or the scorer reads' if is_read else ''}: rows "
             f"{', '.join(f'{o.row} of {o.split}' for o in without[:3])}.",
             evidence={"field": name, "lacking": dict(splits), "tasks": [one.shown for one in without[:NUM_SHOWN]]},
             change=f"Give these rows a value for {name!r}, or remove them.",
@@ -174,7 +174,7 @@ def _unknown_fields(counts: Mapping[str, int], missed: set[str]) -> Iterator[Fin
         yield Finding(
             rule="data.columns",
             severity=Severity.ERROR if near else Severity.WARNING,
-            symptom=f"Reward or scorer reads the field {name!r}, which no task has"
+            symptom=f"The reward or the scorer reads the field {name!r}, which no task has"
             f"{f'; there is {near[0]!r}' if near else ''}.",
             evidence={"field": name, "fields": sorted(counts)},
             change=f"Rename the column to {name!r}, or let reward and scorer read the existing column.",
@@ -188,15 +188,14 @@ async def _unopened(subject: Subject, everything: Sequence[Placed]) -> list[Find
         return []
     failed, num = await _reset_some(subject, everything)
     if not failed or len(failed) == num:
-        # If no task can be opened, the environment is at fault, and its own rules report it.
+        # If `reset` fails for every task, the defect is in the environment, and the environment rules report it.
         return []
     one, error = failed[0]
     return [
         Finding(
             rule="data.columns",
             severity=Severity.ERROR,
-            symptom=f"The environment cannot be prepared for {len(failed)} of {num} tasks; row {one.row} of "
-            f"{one.split}: {error}",
+            symptom=f"`reset` fails for {len(failed)} of {num} tasks, for example row {one.row} of {one.split}: {error}",
             evidence={
                 "error": str(error),
                 "fields": sorted(one.task.fields),
@@ -262,7 +261,7 @@ def _report_odd(why: str, found: Sequence[tuple[Placed, Json]], num_tasks: int) 
 
 
 def _odd_parts(text: str, names: set[str]) -> Iterator[tuple[str, Json]]:
-    """Yield what is odd about a prompt, and the part of its text that shows it. `names` are the fields of the tasks."""
+    """Yield each defect of a prompt, and the part of its text that shows it. `names` are the fields of the tasks."""
     unfilled = [name for name in _UNFILLED.findall(text) if name in names]
     value, mojibake = _NO_VALUE.search(text), _MOJIBAKE.search(text)
     if unfilled:
@@ -310,5 +309,5 @@ def _odd_cells(everything: Sequence[Placed]) -> list[tuple[str, list[tuple[Place
         texts = [(one, value) for one, value in column if isinstance(value, str) and value.lstrip()[:1] == "{"]
         broken = [(one, clip(value, 80)) for one, value in texts if parse_object(value) is None]
         if texts and len(broken) * 5 <= len(texts):
-            odd.append((f"a cell of JSON in {name!r} is broken", broken))
+            odd.append((f"the JSON in a cell of {name!r} cannot be parsed", broken))
     return [(why, found) for why, found in odd if found]

@@ -73,7 +73,7 @@ async def described(subject: Subject) -> Iterable[Finding]:
 
 
 async def _broken_descriptions(subject: Subject) -> list[Finding]:
-    """Return findings on results that break what the description of their tool states about results."""
+    """Return findings on results that contradict the description of their tool."""
     broken: dict[tuple[str, str], list[CallResult]] = defaultdict(list)
     num: dict[str, int] = defaultdict(int)
     reading = set(await find_reading_tools(subject))
@@ -206,7 +206,7 @@ def _fractions(subject: Subject, results: Sequence[CallResult]) -> Iterator[Find
         ):
             shown = [{"call": str(call), "answer": value} for call, value in seen[:3]]
             yield _finding(
-                f"{tool} returns fractions such as {seen[0][1]}, although its description states percent.",
+                f"{tool} returns fractions such as {seen[0][1]}, although its description states a percentage.",
                 {"tool": tool, "seen": shown},
                 tool,
             )

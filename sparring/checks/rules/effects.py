@@ -286,7 +286,7 @@ def _beyond(bench: Bench, probe: Probe, keys: list[str]) -> tuple[str, list[str]
                 written.append(other)
             elif any(one.before is None and one.after in (PLAIN, *TEXTS.values()) for one in own):
                 added.append(other)
-        # One additional thing may be a sender or a log.
+        # One additional item may be a sender or a log.
         written += [one for one in added if len(added) > 1 or one.startswith(named)]
         if gone:
             return "also removed", sorted(gone)
@@ -536,7 +536,7 @@ def _report_miscount(bench: Bench, probe: Probe, path: Path, place: Path) -> Fin
             "counted": "/".join(place),
             "now": probe.after.sizes().get(place, 0),
         },
-        change=f"Count when {path[0]} is called, or let {probe.call.tool} change the number, too.",
+        change=f"Compute the count when {path[0]} is called, or let {probe.call.tool} change the number.",
         confirm=AGAIN,
     )
 

@@ -65,7 +65,7 @@ async def ends(subject: Subject) -> Iterable[Finding]:
             severity=Severity.WARNING,
             symptom=f"{tool}: {one.what}, in {len(one.lost)} tasks.",
             evidence={"tool": tool, "seen": [{"task": task, **shown} for task, shown in list(one.lost.items())[:4]]},
-            change="Start to count where the description states. Compare with <= if an end belongs to the range, or "
+            change="Start to count at the number in the description. Compare with <= if an end belongs to the range, or "
             "state that it does not.",
             confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",
         )
@@ -108,7 +108,7 @@ async def _by_number(subject: Subject, survey: Survey, tool: str, one: _Ends) ->
         missing = set(range(len(rows))) - set(found.values())
         if missing and missing <= {0, len(rows) - 1}:
             place = missing.pop()
-            one.what = f"the {'last' if place else 'first'} item of a list is returned for no number"
+            one.what = f"no number returns the {'last' if place else 'first'} item of a list"
             numbers: list[Json] = [*found]
             one.lost[survey.task.id] = {"item": dict(rows[place]), "numbers_that_find_others": numbers}
         elif not missing:
@@ -116,8 +116,8 @@ async def _by_number(subject: Subject, survey: Survey, tool: str, one: _Ends) ->
 
 
 def _only_row(rows: Sequence[Row], result: ToolResult) -> int | None:
-    """Return the index of the only row that the result contains a unique value of. Return None if there is no such
-    row."""
+    """Return the index of the row if the result contains a value that is unique to this row. Return None if it contains
+    such values of no row or of several rows."""
     shown = {str(value) for _, value in leaves(parse_result(result.content))}
     every = [str(value) for row in rows for value in row.values()]
     places = [

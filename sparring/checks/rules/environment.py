@@ -90,8 +90,8 @@ def _not_the_same(task: Task, policy: ScriptedPolicy, difference: Mapping[str, J
 
 
 async def order(subject: Subject) -> Iterable[Finding]:
-    """Read-only tools return the same results in a different order, after other read-only tools, and when they are
-    called again.
+    """Read-only tools return the same results when they are called in a different order, after other read-only tools,
+    or again.
 
     Legal calls are made in reverse order, and each call is made twice, in fresh environments. If a result differs, the
     rule searches for the call that causes the difference. The results may differ for a tool that changes something, as

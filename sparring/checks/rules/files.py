@@ -22,7 +22,7 @@ async def files(subject: Subject) -> Iterable[Finding]:
 
     Each run has a copy of the files in the recipe's folder, and its code reads this copy. Hidden files and folders,
     caches, virtual environments and run folders are not copied. From the copy, a path relative to the working folder
-    points elsewhere, so a resumed or evaluated run would fail or read a different file. Name files by
+    points elsewhere, so a resumed or evaluated run would fail or read a different file. Build paths from
     `Path(__file__).parent`. The rule does not detect files that other processes or C libraries read.
     """
     opened = subject.shared.get("opened")

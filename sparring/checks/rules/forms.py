@@ -43,14 +43,14 @@ Rewrite = Callable[[str], str | None]
 async def form(subject: Subject) -> Iterable[Finding]:
     """The correct answer is rewarded when it is written as the prompt requests.
 
-    If the prompt specifies a format (`two decimals`, `to the cent`, `to the nearest integer`, `in lower case`,
-    `YYYY-MM-DD`, `hh:mm`), or shows a number in its example of an answer (`EUR 1,284.50`), the rule writes correct
+    The prompt may specify a format (`two decimals`, `to the cent`, `to the nearest integer`, `in lower case`,
+    `YYYY-MM-DD`, `hh:mm`), or show a number in its example of an answer (`EUR 1,284.50`). The rule then writes correct
     answers in that format and grades them. It warns if the scorer rejects them, because a policy that follows the
     prompt is then graded as wrong. It also warns if the prompt lists the answers (`red, green or blue`) and a reference
-    answer is not one of them, and if the prompt requests a percentage although all reference answers are fractions of
-    1. It also grades variants of the correct answers: after a line of reasoning, in a different order or case if the
-       prompt allows this, and in the spelling of the tools if they show only one. Write the reference answers in the
-       format that the prompt requests, or compare numbers as numbers.
+    answer is not one of them. In addition, it warns if the prompt requests a percentage although all reference answers
+    are fractions of 1. The rule also grades variants of the correct answers: after a line of reasoning, in a different
+    order or case if the prompt allows this, and in the spelling of the tools if they show only one. Write the reference
+    answers in the format that the prompt requests, or compare numbers as numbers.
     """
     references = await find_references(subject)
     right = await get_episodes(subject, EXPERT) if references is not None else []
@@ -154,7 +154,7 @@ async def _fractions(subject: Subject, references: ReferenceEpisodes) -> list[Fi
                 Finding(
                     rule="prompt.form",
                     severity=Severity.WARNING,
-                    symptom=f"The prompt requests per cent, but all reference "
+                    symptom=f"The prompt requests a percentage, but all reference "
                     f"answers{f' of {part!r}' if part else ''} are "
                     f"fractions of 1, such as {max(numbers)!r}.",
                     evidence={"part": part, "answers": sorted(numbers)[:6]},
@@ -239,7 +239,7 @@ def _written_like(text: str, shown: re.Match[str]) -> str | None:
     number = Decimal(text)
     if digits and (own > digits and number != round(number, digits)):
         return None
-    places = digits if shown[0].endswith("0") and digits else own  # other decimals need not be written out
+    places = digits if shown[0].endswith("0") and digits else own  # the prompt does not require more decimals
     written = f"{number:{',' if ',' in shown[0] else ''}.{places}f}"
     return shown.string[: shown.start()] + written + shown.string[shown.end() :]
 

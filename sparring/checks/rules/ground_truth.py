@@ -34,7 +34,8 @@ certain if this share is at least SURE_LEAK."""
 PROMPT_SECONDS = 3.0
 MANY_LABELS, MANY_LISTED = 12, 50
 UNBALANCED, CONSTANT = 0.6, 0.9
-"""The share of the tasks for which one answer is correct: the first share is reported, the second share is an error."""
+"""Shares of the tasks for which one answer is correct. The rule reports the answer from the first share on, and as an
+error from the second share on."""
 RARE = 0.2
 """Up to this share of the rows, a different type or an empty cell counts as a mistake, not as a kind of answer."""
 NUM_SHOWN = 5
@@ -81,12 +82,11 @@ async def leak(subject: Subject) -> Iterable[Finding]:
             Finding(
                 rule="data.leak",
                 severity=Severity.ERROR if is_sure or is_whole else Severity.WARNING,
-                symptom=f"The prompt names {what} in {disclosed.share:.0%} of {disclosed.num} tasks; by chance, it "
-                f"would name it in "
-                f"{disclosed.chance:.0%}.",
+                symptom=f"The prompt names {what} in {disclosed.share:.0%} of {disclosed.num} tasks, although "
+                f"{disclosed.chance:.0%} would be expected by chance.",
                 evidence={"part": name, "share": disclosed.share, "chance": disclosed.chance, "tasks": disclosed.shown},
                 change="Remove the answer from the prompt: what the agent must not see belongs in the task's fields. "
-                "If it is an input that the answer has to repeat, leave it there.",
+                "If the value is an input that the answer has to repeat, leave it in the prompt.",
                 confirm="The share is not above chance.",
             )
         )
@@ -288,7 +288,7 @@ def _report_undecided(name: str, first: ReferenceEpisode, second: ReferenceEpiso
         rule="data.unanswerable",
         severity=Severity.ERROR,
         symptom=f"{name or 'The answer'!r} cannot be known: tasks {first.task.id} and {second.task.id} "
-        f"show the policy the same, but have different answers ({_shown(first, name)} and "
+        f"look the same to the policy, but have different answers ({_shown(first, name)} and "
         f"{_shown(second, name)}).",
         evidence={"part": name, "tasks": {one.task.id: _shown(one, name) for one in (first, second)}},
         change="Let a tool or the prompt provide what the answer follows from, or do not score this part.",

@@ -112,7 +112,7 @@ async def _lost_in_some(subject: Subject, tasks: Sequence[Task], named: Iterable
         lost[way[0]].append((way, seen, [one for one in seen if not one.is_found]))
     findings = []
     for tool, each in lost.items():
-        # If another way to call the tool finds something everywhere, a prompt of another form may have been misread.
+        # If another way to call the tool finds something everywhere, the rule may have misread prompts of another form.
         if all(len(missed) >= max(FEWEST_LOST, LOST * len(seen)) for _, seen, missed in each):
             way, seen, missed = max(each, key=lambda one: len(one[1]))
             symptom = (
@@ -149,7 +149,7 @@ async def _asked(subject: Subject, reads: Sequence[ReadableValues], ways: Sequen
                         return asked
                     stranger = await execute(environment, call.tool, dict(make_strange(call).arguments))
                     result = await execute(environment, call.tool, dict(call.arguments))
-                    # A truth value or a number is a result, even if another thing has the same value.
+                    # A truth value or a number is a result, even if another item has the same value.
                     is_alike = result.content == stranger.content and isinstance(parse_result(result.content), str)
                     is_lost = is_refusal(result) or is_nothing(result.content) or is_alike
                     asked[way].append(_Asked(read.task.id, call, result.content, is_found=not is_lost))

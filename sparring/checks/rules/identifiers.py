@@ -118,7 +118,7 @@ async def _given_again(bench: Bench, base: Probe) -> Finding | None:
             bench,
             (first, second),
             both,
-            f"{tool} gives the identifier {name!r} to two things, and the second replaces the first.",
+            f"{tool} gives the identifier {name!r} to two items, and the second replaces the first.",
         )
     taking = await _taking_away(bench, first, name)
     if taking is None:
@@ -229,7 +229,7 @@ def _same(
             "answers": answers,
             "changed": [one.as_json() for one in played.views[0].changes_to(played.views[-1])[:6]],
         },
-        change="Count identifiers upwards within the episode, even if things are removed.",
+        change="Count identifiers upwards within the episode, even if items are removed.",
         confirm=AGAIN,
     )
 
@@ -260,7 +260,7 @@ def _added_and_lost(bench: Bench, first: Call, second: Call, both: ProbeRun) -> 
         bench,
         (first, second),
         both,
-        f"the first thing that {tool} adds is gone after a second one is added.",
+        f"the first item that {tool} adds is gone after a second one is added.",
         Severity.WARNING,
     )
 
@@ -294,8 +294,8 @@ async def _taking_away(bench: Bench, create: Call, name: str) -> Call | None:
 async def undone(subject: Subject) -> Iterable[Finding]:
     """Making a change and undoing it leaves the state as it was.
 
-    The rule creates and removes an item, sets a value and sets it back, and calls a tool whose name suggests an undo
-    action (cancel, return, release), passing it the arguments of another tool. It warns if most of the changes were
+    The rule creates and removes an item, and sets a value and sets it back. It also calls a tool whose name suggests an
+    undo action (cancel, return, release) with the arguments of another tool. It warns if most of the changes were
     reverted even though one number was not, such as a total that was increased twice or a free seat that was not
     released. It warns if the created item is gone even though another item that it took is not back in its place. It
     also warns if everything looks as it did before even though the same call is refused when it is made again. Logs and
@@ -432,8 +432,7 @@ def _gone(base: Probe, after: View) -> set[tuple[str, ...]]:
 
 
 def _not_given_back(base: Probe, after: View) -> list[Change]:
-    """Return what a call added for an item that it names and that is not back in its old place, as far as the addition
-    still exists."""
+    """Return the additions of a call that still exist, if an item that the call names is not back in its old place."""
     named = {str(value) for _, value in flatten(dict(base.call.arguments), ())}
     own = [one for one in base.changes if named & set(one.path[1:]) and not is_history(one)]
     is_missing = any(one.after is None and one.path not in after.leaves for one in own)

@@ -26,8 +26,8 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 FEWEST = 3
-"""The minimum number of tasks in which the answer must equal a tool's result, of different answers among these tasks,
-and of tasks in which the answer must differ from the result."""
+"""The minimum for each of three numbers: the tasks whose answer equals a tool's result, the different answers among
+these tasks, and the tasks whose answer differs from the result."""
 SHARE = 0.15
 """The minimum share of the tasks in which the answer must equal the result."""
 UNITS = (10, 100, 1000, 1_000_000, 60, 3600, 24, 2.54, 1.609344, 0.45359237)
@@ -55,10 +55,10 @@ async def labels(subject: Subject) -> Iterable[Finding]:
     """The reference answers follow from the tool results and from the prompt's limits in the same way in all tasks.
 
     In up to 40 tasks, the rule calls the read-only tools with what the prompt names. It warns if a result equals the
-    reference answer in some tasks, but in all other tasks is the answer in a different unit, or differs from it in the
-    last digit or by a fixed number of days. It warns if a count or a sum of listed rows equals the answer only without
-    the rows at one end of the requested range. It also warns if the prompt states a limit (`more than 500`, `at least
-    18`), and tasks exactly at this limit have the label of the wrong side.
+    reference answer in some tasks, and differs from it in the same way in all other tasks. Such a difference is a
+    different unit, a different last digit, or a fixed number of days. It warns if a count or a sum of listed rows
+    equals the answer only without the rows at one end of the requested range. It also warns if the prompt states a
+    limit (`more than 500`, `at least 18`), and tasks exactly at this limit have the label of the wrong side.
 
     If none of this applies, the rule warns if one value is the reference answer in at least three of four tasks, and no
     visible feature distinguishes the other tasks. Such a value is a result, a count, a sum, or the sum, difference or
@@ -236,8 +236,8 @@ def _without_ends(
                         for read, call, label, values in rest[:4]
                     ],
                 },
-                change="Compute the reference answer from the rows that the tool shows. Compared as text, a time is "
-                "after its day.",
+                change="Compute the reference answer from the rows that the tool shows. If times are compared as text, "
+                "a time is greater than its own day.",
                 confirm="The reference answer follows from the listed rows in every task.",
             )
             break

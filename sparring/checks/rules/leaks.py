@@ -44,12 +44,12 @@ async def leaks(subject: Subject) -> Iterable[Finding]:
         ("finish", _finished, _player),
         ("fail", _crashed, _player),
         ("time out", _timed_out, _player),
-        ("ask tools for unknown things", _finished, make_stranger),
+        ("request unknown items from tools", _finished, make_stranger),
     ):
         with subject.timing.as_far_as_it_goes():
             findings += await _left_by(subject, how, play, policy_of, num)
         if findings or subject.timing.rule in subject.timing.cut:
-            break  # the other ways mostly leak the same
+            break  # episodes that end in other ways mostly leak the same resources
     return findings
 
 

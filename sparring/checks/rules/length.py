@@ -64,7 +64,7 @@ async def length(subject: Subject) -> Iterable[Finding]:
             else Severity.WARNING,
             symptom=f"A wrong episode earns {gain:.2g} more for {what}.",
             evidence={"task": after.reference.task.id, "before": before.shown, "after": after.shown},
-            change="Charge for tokens and length only in correct episodes, and keep the charge below what a correct answer "
+            change="Penalize tokens and length only in correct episodes, and keep the penalty below what a correct answer "
             "earns.",
             confirm="The same wrong episode earns the same reward at any length.",
         )

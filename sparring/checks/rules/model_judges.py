@@ -43,11 +43,11 @@ async def model_judge(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="budgets.model_judge",
             severity=Severity.NOTE,
-            symptom=f"{_asked(subject)}: {requests} requests for the {episodes} episodes of the run, if no two are "
-            f"equal{cost}.",
+            symptom=f"{_asked(subject)}: {requests} requests for the {episodes} episodes of the run, if no two "
+            f"episodes are equal{cost}.",
             evidence=evidence,
-            change="Nothing if you can afford that. Otherwise, use fewer votes, fewer episodes, or rules where rules "
-            "can decide.",
+            change="Change nothing if you can afford this. Otherwise, use fewer votes, fewer episodes, or rules where "
+            "rules can decide.",
             confirm="After some steps, `sparring runs show RUN` shows the requests and tokens of the endpoint.",
         )
     ]
@@ -59,8 +59,8 @@ def _asked(subject: Subject) -> str:
 
 
 def _cost(requests: int, prices: dict[str, float]) -> dict[str, Json]:
-    """Return the tokens and the cost of that many requests, estimated from the requests in this check. The result is
-    empty if no endpoint reported tokens."""
+    """Return the tokens and the cost of this number of requests, estimated from the requests in this check. The result
+    is empty if no endpoint reported tokens."""
     meter = current_meter()
     known = [] if meter is None else [one for one in read_usage(Path(meter[0])) if one.read is not None]
     if not known:

@@ -1,4 +1,4 @@
-"""The rule on overlap: no task that is evaluated is also trained on."""
+"""The rule on overlap: no evaluated task is also a training task."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ async def contamination(subject: Subject) -> Iterable[Finding]:
     """No task of the validation or held-out split is also a training task, either exactly or nearly word for word.
 
     The rule compares prompts by their distinctive words, ignoring case, punctuation and filler words. Tasks from one
-    template about different items are therefore treated as different. So do equal questions about different data with
-    different answers. Tasks that differ only in their seed, as in a game, are compared by their seeds. The rule warns
-    if the same actions give the same conversation for several of these seeds, because these tasks are then one task.
-    Split the data by the entity that must not be known from training (customer, item, document), not by row.
+    template about different items are therefore treated as different. The same applies to equal questions about
+    different data with different answers. Tasks that differ only in their seed, as in a game, are compared by their
+    seeds. The rule warns if the same actions give the same conversation for several of these seeds, because these tasks
+    are then one task. Split the data by the entity that must not be known from training (customer, item, document), not
+    by row.
     """
     everything = place_tasks(subject)
     train = [one for one in everything if one.split == "train"]

@@ -321,7 +321,7 @@ def _faults(
         return
     borders = [(one[1][-1], other[1][0]) for one, other in zip(walk.pages, walk.pages[1:], strict=False)]
     if len(borders) > 1 and 2 * sum(one == other for one, other in borders) >= len(borders):
-        yield "a page begins with the last row of the page before", {**shown, "row": dict(borders[0][0])}
+        yield "a page begins with the last row of the previous page", {**shown, "row": dict(borders[0][0])}
     for how, number, where in _stated(subject, survey, walk):
         if number != len(walk.rows):
             what = f"the rows of all pages together differ from what {how}"

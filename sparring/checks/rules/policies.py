@@ -21,8 +21,8 @@ from sparring.types import Json, Outcome
 MUCH = 0.3
 """A policy without any correct answer must not reach this share of the expert's mean score or reward."""
 EASY, TOO_EASY = 0.4, 0.8
-"""Mean scores of a policy that calls every tool and copies. From the first score on, the tools reveal the answer in
-many tasks; from the second score on, in nearly all tasks."""
+"""Mean scores of a policy that calls every tool and copies the results. From the first score on, the tools reveal the
+answer in many tasks; from the second score on, in nearly all tasks."""
 TOP = 0.95
 """The reward that a correct answer must earn; the highest reward is 1."""
 LESS = 0.05
@@ -59,8 +59,8 @@ def _report_no_answer(subject: Subject) -> Finding:
     return Finding(
         rule="policies.expert",
         severity=Severity.NOTE,
-        symptom="No right answer is known: there is no scripted expert, and no field of the tasks that the "
-        "scorer pays for.",
+        symptom="No right answer is known: there is no scripted expert, and the scorer accepts no field of "
+        "the tasks as an answer.",
         evidence={"fields": sorted(subject.sample[0].fields)},
         change="Define `demonstrate(task)` on the environment: the assistant's messages of a perfect episode.",
         confirm="This note is gone, and the rules on answers, prompt and reward have something to compare with.",
@@ -163,8 +163,8 @@ def _report_low_scores(played: Sequence[Episode], low: Sequence[Episode], cut: S
         severity=Severity.ERROR,
         symptom=f"The scorer gives the scripted expert less than 1.0 on {len(low)} of {len(played)} tasks.{reason}",
         evidence={"mean_score": _mean([one.score for one in played]), "episodes": _shown(low)},
-        change="Let expert, ground truth and scorer agree: compare `said` with what the scorer reads (place, tag, "
-        "fields, types).",
+        change="Let the expert, the ground truth and the scorer agree: compare `said` with what the scorer reads "
+        "(place, tag, fields, types).",
         confirm="The expert's mean score is 1.0.",
     )
 
@@ -197,7 +197,7 @@ def _expert_reward(played: Sequence[Episode], everybody: Sequence[Episode]) -> I
             symptom=f"The scripted expert earns {_mean(rewards):.3g} on average, but a right episode should earn the "
             f"highest reward, 1.",
             evidence={"lowest": min(rewards), "highest": max(rewards), "episodes": _shown(right)},
-            change="Find what the reward subtracts for a perfect episode, and scale the reward so that a right answer "
+            change="Find what the reward subtracts from a perfect episode, and scale the reward so that a right answer "
             "earns 1.",
             confirm="The expert's mean reward is 1.",
         )
@@ -211,7 +211,7 @@ def _report_better(better: Sequence[Episode], earned: Mapping[str, float]) -> Fi
         symptom=f"The policy '{worst.policy}' earns more than the scripted expert: {worst.reward:g} against "
         f"{earned[worst.reference.task.id]:g} on task {worst.reference.task.id}.",
         evidence={"episodes": _shown(better), "expert": earned[worst.reference.task.id]},
-        change="Find the part of the reward that pays this policy. Remove it, or limit it to less than a right "
+        change="Find the part of the reward that rewards this policy. Remove it, or limit it to less than a right "
         "answer earns.",
         confirm="No policy of this check earns more than the expert on any task.",
     )
@@ -384,7 +384,7 @@ def _paid_for_nothing(subject: Subject, rule: str, what: str, played: Sequence[E
                 severity=Severity.WARNING,
                 symptom=f"{what[0].upper()}{what[1:]} earns {fmean(rewards):.2g} on average.",
                 evidence={"mean_reward": fmean(rewards), "episodes": _shown(wrong)},
-                change="Pay for the right content of the answer, and little (0.1) for its form.",
+                change="Reward the right content of the answer, and give little (0.1) for its form.",
                 confirm=f"{what[0].upper()}{what[1:]} earns less than {MUCH}.",
             )
         ]
@@ -395,7 +395,7 @@ def _scored(rule: str, who: str, scored: Sequence[Episode], num: int) -> Finding
     return Finding(
         rule=rule,
         severity=Severity.ERROR,
-        symptom=f"The scorer pays {who}: {scored[0].score:g} for {clip(str(scored[0].shown['said']), 60)!r} although "
+        symptom=f"The scorer gives {who} {scored[0].score:g} for {clip(str(scored[0].shown['said']), 60)!r} although "
         f"{clip(str(scored[0].shown['right']), 60)!r} is right.",
         evidence={"episodes": _shown(scored), "of": num},
         change="Let the scorer compare the last message with the ground truth: whole values, in every scored field "
@@ -408,8 +408,8 @@ def _rewarded(rule: str, who: str, paid: Sequence[Episode], threshold: float) ->
     return Finding(
         rule=rule,
         severity=Severity.ERROR,
-        symptom=f"The reward pays {who} {paid[0].reward:g}, which counts as success (evaluation.success_threshold = "
-        f"{threshold:g}), but the scorer does not pay it.",
+        symptom=f"The reward gives {who} {paid[0].reward:g}, which counts as success (evaluation.success_threshold = "
+        f"{threshold:g}), but the scorer rejects these episodes.",
         evidence={"episodes": _shown(paid)},
         change="Find what the reward accepts as right in `said`, and compare as the scorer does.",
         confirm="No episode in the evidence earns the threshold.",

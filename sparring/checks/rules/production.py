@@ -31,9 +31,9 @@ async def production_schema(subject: Subject) -> Iterable[Finding]:
     If the production tools are provided (`--schemas FILE`: OpenAI, Anthropic or Bedrock tools, an MCP listing, an
     OpenAPI document), the rule compares the two sets of tools as JSON Schemas. It compares types, enumerations, bounds,
     patterns, formats, unions, defaults, `required` and `additionalProperties`, however they are written. A model that
-    trains with different schemas learns calls that production refuses. The rule ignores it if production does not state
-    a default, or allows null for an argument that may be left out. If type hints cannot express what production
-    accepts, let the environment's `tools()` return `SchemaTool`s with production's schemas.
+    trains with different schemas learns calls that production refuses. The rule does not report that production states
+    no default, or that it allows null for an argument that may be left out. If type hints cannot express what
+    production accepts, let the environment's `tools()` return `SchemaTool`s with production's schemas.
     """
     here = {name: tool.schema for name, tool in subject.tools.items()}
     differing = _compare_tools(here, subject.user_inputs.schemas or {})
@@ -70,9 +70,9 @@ def _compare_tools(
 async def representative(subject: Subject) -> Iterable[Finding]:
     """Calls, results and tasks resemble those of production.
 
-    If a sample of production logs is provided (`--production FILE`), the rule compares it with the expert's episodes:
-    the mix of tools, the format of argument values, the keys and the size of results, and the mix of task kinds. The
-    model cannot learn what it never sees in training, so add tasks and records of the missing kinds.
+    The rule compares a sample of production logs (`--production FILE`) with the expert's episodes: the mix of tools,
+    the format of argument values, the keys and the size of results, and the mix of task kinds. The model cannot learn
+    what it never sees in training, so add tasks and records of the missing kinds.
     """
     rows = subject.user_inputs.production or ()
     theirs = [call for row in rows for call in list_calls(row)]
@@ -112,7 +112,9 @@ def _tool_mix(mine: Sequence[str], theirs: Sequence[str]) -> list[tuple[str, dic
     apart, here, there = _apart(mine, theirs)
     if apart <= FAR_APART:
         return []
-    return [("the expert's mix of tools is not production's", {"apart": apart, "here": here, "production": there})]
+    return [
+        ("the expert's mix of tools differs from production's", {"apart": apart, "here": here, "production": there})
+    ]
 
 
 def _argument_forms(
@@ -162,7 +164,7 @@ def _result_shapes(mine: Sequence[tuple], theirs: Sequence[tuple]) -> list[tuple
         sizes = median(map(len, here)), median(map(len, there))
         if max(sizes) > SIZE_FACTOR * max(1.0, min(sizes)) and max(sizes) > 40:
             evidence = {"median_characters": {"here": sizes[0], "production": sizes[1]}, "results": len(there)}
-            found.append((f"results of {name} have another size than production's", evidence))
+            found.append((f"results of {name} have a different size than production's", evidence))
     return found
 
 
@@ -175,7 +177,10 @@ def _task_mix(subject: Subject, rows: Sequence[Mapping[str, Json]]) -> list[tupl
         apart, mine, theirs = _apart(here, there)
         if apart > FAR_APART:
             found.append(
-                ("the mix of task kinds is not production's", {"apart": apart, "here": mine, "production": theirs})
+                (
+                    "the mix of task kinds differs from production's",
+                    {"apart": apart, "here": mine, "production": theirs},
+                )
             )
     asked = [_asked(row["messages"]) for row in rows if "messages" in row]
     own = [_asked(task.messages) for task in subject.looked_at]

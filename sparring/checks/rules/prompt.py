@@ -156,7 +156,7 @@ def _types_that_differ(references: ReferenceEpisodes, shown: Example) -> Iterato
             evidence={"fields": wrong, "example": clip(shown.body)},
             change="Write the example with the types of the ground truth, or the ground truth with those of the "
             "example.",
-            confirm="Example and ground truth agree in the type of every field.",
+            confirm="The example and the ground truth agree in the type of every field.",
         )
 
 
@@ -265,7 +265,7 @@ async def _asked_in_vain(
                         "scored": clip(text),
                         "not_scored": f"<{name}>{clip(text)}</{name}>",
                     },
-                    change="Let scorer and expert use the tag of the prompt, or remove the tag from the prompt.",
+                    change="Let the scorer and the expert use the tag of the prompt, or remove the tag from the prompt.",
                     confirm="The right answer in the prompt's tag scores 1.",
                 )
             ]
@@ -364,8 +364,8 @@ async def tools(subject: Subject) -> Iterable[Finding]:
 
 
 async def round_trip(subject: Subject) -> Iterable[Finding]:
-    """The expert's messages survive this model's chat template. When they are converted to tokens and parsed back, they
-    are unchanged. No part of the prompt is dropped, and an answer begins as the template requires.
+    """This model's chat template preserves the expert's messages. When they are converted to tokens and parsed back,
+    they are unchanged. No part of the prompt is dropped, and an answer begins as the template requires.
 
     Otherwise, what demonstrations teach differs from what is graded in episodes. Choose a model whose template supports
     tools and system messages, or set describe_tools = "prompt".

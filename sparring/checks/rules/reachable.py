@@ -32,7 +32,7 @@ MOSTLY = 0.3
 """A call that fails in a task is reported if it works in at least this share of the tasks whose required state is
 reached."""
 ANY = "*"
-"""Stands for a key that an argument of the call names."""
+"""A placeholder for a key that an argument of the call names."""
 NUM_SHOWN = 4
 _CONFIRM = "Run `sparring check RECIPE --only data` again: the finding is gone."
 
@@ -122,16 +122,16 @@ async def done_already(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="data.done_already",
             severity=Severity.WARNING,
-            symptom=f"Doing nothing is paid in {len(done)} of {num} tasks, for example in task {done[0]}.",
+            symptom=f"Doing nothing is rewarded in {len(done)} of {num} tasks, for example in task {done[0]}.",
             evidence={"tasks": done, "of": num},
-            change="Change these tasks so that the requested state is not there when they begin, or remove them.",
+            change="Change these tasks so that the requested state does not exist when they begin, or remove them.",
             confirm=_CONFIRM,
         )
     ]
 
 
 async def _find_done(subject: Subject) -> tuple[list[str], int]:
-    """Return the tasks in which doing nothing is paid, and the number of tasks that were tried. Tasks in which the
+    """Return the tasks in which doing nothing is rewarded, and the number of tasks that were tried. Tasks in which the
     expert changes nothing are left out."""
     done: list[str] = []
     num = 0
@@ -297,7 +297,7 @@ def _find_next_to(plan: Plan) -> Iterator[_Seen]:
         done = ((right - old) & new) + ((old - right) - new)
         lost = (old & right & list_leaves(plan.states[0])) - new
         if not plan.is_whole:
-            # If the task requires another thing, removing the existing thing is not part of the task.
+            # If the task requires another item, removing the existing item is not part of the task.
             done = Counter({one: num for one, num in (done & left).items() if one in right or one[0] not in kept})
         if lost and done and (plan.is_whole or lost.total() <= done.total()):
             what = f"`{step.call.tool}` changes something else in addition to what is requested"
@@ -320,7 +320,7 @@ def _elsewhere(plan: Plan) -> Iterator[_Seen]:
         if named and (arguments & changed or named & rows):
             num_at_home[step.call.tool] += 1
         elif named:
-            what = f"`{step.call.tool}` names one thing and changes another"
+            what = f"`{step.call.tool}` names one item and changes another"
             aside[step.call.tool].append(_Seen(plan, step, what, sorted(named), _shown(list(new - old))))
     for tool, seen in aside.items():
         if len(seen) > num_at_home[tool]:

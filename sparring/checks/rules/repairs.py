@@ -58,6 +58,6 @@ def _report_tasks(listed: Mapping[str, int], num_tasks: int) -> Finding:
         severity=Severity.NOTE,
         symptom=f"The tasks are changed in {len(listed)} ways: {next(iter(listed))}",
         evidence={"tasks": num_tasks, "repairs": dict(listed)},
-        change="Nothing, if you accept the changes.",
+        change="Change nothing if you accept the changes.",
         confirm=CONFIRM,
     )

@@ -60,8 +60,8 @@ def _report(defect: Defect, material: str, reviewer: str) -> Finding:
         symptom=defect.symptom,
         evidence=evidence,
         change=defect.change or "Read the place in the evidence, and correct the text or the code.",
-        confirm="Run the episode in the evidence again, or `sparring check` with the same --reviewer: it is not "
-        "reported any more.",
+        confirm="Run the episode in the evidence again, or `sparring check` with the same --reviewer: the defect "
+        "is no longer reported.",
     )
 
 

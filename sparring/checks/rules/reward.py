@@ -45,7 +45,8 @@ NUM_SHOWN = 4
 NUM_NAMED = 8
 """The maximum number of policies that are named in one line."""
 FEWEST_LOST = 2
-"""The number of tasks in which silence must earn as much as the correct answer before the rule reports it."""
+"""The number of tasks in which an episode without an answer must earn as much as the correct answer before the rule
+reports this."""
 WON_DRAWN_LOST = {1.0, 0.0, -1.0}
 _PACKAGE = Path(sparring.__file__).parent
 _OWN_GRADERS = tuple(str(_PACKAGE / room) for room in ("rewards", "scorers"))
@@ -103,7 +104,8 @@ async def find_failures(subject: Subject, grader: GraderName, *, rule: str, numb
 
 
 async def variance(subject: Subject) -> Iterable[Finding]:
-    """Over about 100 episodes of policies that range from perfect to silent, the reward takes more than one value.
+    """Over about 100 episodes of policies that range from always correct to never answering, the reward takes more than
+    one value.
 
     If all rewards are equal, every advantage is 0 and nothing is learned. The usual cause is that the reward reads a
     different tag, field or message than the one that contains the answer.
@@ -119,14 +121,14 @@ async def variance(subject: Subject) -> Iterable[Finding]:
             rule="reward.variance",
             severity=Severity.ERROR,
             symptom=f"The reward is {played[0].reward:g} for all {len(played)} episodes, for the expert as well as "
-            f"for the silent policy.",
+            f"for the policy that never answers.",
             evidence={
                 "policies": sorted({one.policy for one in played}),
                 "episodes": [one.shown for one in played[:NUM_SHOWN]],
             },
             change="Print what the reward reads from the expert's last message, and correct the tag, field or message "
             "that it searches for.",
-            confirm="The expert earns more than the silent policy.",
+            confirm="The expert earns more than the policy that never answers.",
         )
     ]
 
@@ -258,9 +260,9 @@ async def order(subject: Subject) -> Iterable[Finding]:
     them. If only actions are graded, the incorrect episodes are those whose calls were changed so that they cannot be
     correct.
 
-    The rule warns if calls cost too much: an episode without an answer then earns as much as the correct answer after a
-    chain of calls in which each result contains what the next call needs. It also warns if the same calls are rewarded
-    again and again: calls to a tool that changes nothing, or to two tools that undo each other's changes.
+    The rule warns if calls cost too much. In that case, the correct answer after a chain of calls, in which each result
+    contains what the next call needs, earns no more than an episode without an answer. It also warns if the same calls
+    are rewarded again and again: calls to a tool that changes nothing, or to two tools that undo each other's changes.
     """
     right, wrong = await get_rewards(subject, EXPERT), await _wrong_rewards(subject)
     never = await get_rewards(subject, "says nothing") | await get_rewards(subject, "never answers", only_wrong=True)
@@ -304,7 +306,7 @@ async def order(subject: Subject) -> Iterable[Finding]:
         strict=False,
         severity=Severity.WARNING,
         claim="An episode without an answer earns more than a wrong answer",
-        change="Give an episode without an answer at most what a wrong answer gets.",
+        change="Give an episode without an answer at most the reward of a wrong answer.",
     )
     compare(
         await get_rewards(subject, "busy"),
@@ -312,8 +314,7 @@ async def order(subject: Subject) -> Iterable[Finding]:
         strict=False,
         severity=Severity.ERROR,
         claim="The right answer earns more if its first calls are repeated",
-        change="Do not pay for calls. If the reward must pay for reading, limit the amount and pay for each thing "
-        "once.",
+        change="Do not reward calls. If reading must be rewarded, limit the amount and reward each item only once.",
     )
     compare(
         await get_rewards(subject, "busy and wrong"),
@@ -321,8 +322,7 @@ async def order(subject: Subject) -> Iterable[Finding]:
         strict=False,
         severity=Severity.WARNING,
         claim="A wrong answer earns more if calls are repeated",
-        change="Do not pay for calls. If the reward must pay for reading, limit the amount and pay for each thing "
-        "once.",
+        change="Do not reward calls. If reading must be rewarded, limit the amount and reward each item only once.",
     )
     found += find_paid_repeats(await run_unguided_episodes(subject))
     return [*found, *(await _dearer_than_nothing(subject) if not found else ())]
@@ -363,8 +363,8 @@ def _report_dear(lost: Sequence[dict[str, Json]], num_tasks: int) -> Finding:
     return Finding(
         rule="reward.order",
         severity=Severity.WARNING,
-        symptom=f"In {len(lost)} of {num_tasks} tasks, the right answer earns no more than silence after the "
-        f"calls that lead to it: {worst['earns']:g} against {worst['nothing']:g} on task {worst['task']}.",
+        symptom=f"In {len(lost)} of {num_tasks} tasks, the right answer, after the calls that lead to it, earns no "
+        f"more than an episode without an answer: {worst['earns']:g} against {worst['nothing']:g} on task {worst['task']}.",
         evidence={"tasks": lost[:NUM_SHOWN]},
         change="Let the outcome dominate: subtract less for calls than a right answer earns in the longest task.",
         confirm="never answered <= wrong < right holds on every task, with the calls that it takes.",
@@ -521,7 +521,7 @@ def _report_shared(shared: Mapping[CodeType, bool]) -> Finding:
         evidence={"functions": names},
         change="Write the scorer separately (`sparring.scorers.json_exact` reads tagged JSON), or document why "
         "one piece of code must serve both.",
-        confirm="Reward and scorer share no function of yours.",
+        confirm="The reward and the scorer share none of your functions.",
     )
 
 

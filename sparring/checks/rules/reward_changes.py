@@ -30,10 +30,10 @@ async def reward_mutations(subject: Subject) -> Iterable[Finding]:
     truncates the answer, it changes the case, or it gives all labels or nearly correct values. If actions are graded,
     it changes calls: they are left out, doubled, made with other arguments or in a different order, or replaced by
     calls to a tool that the expert does not use. In addition, no changed episode may earn more than the correct one,
-    for example because the reward favors length. A policy can find every change in the evidence. The rule only warns if
-    all of these changed answers have the correct values in a different form or with text around them. Read the last
-    message only once, in the format that the prompt requests, or read the final state. Compare whole values. The rule
-    also warns if only the scorer accepts a correct episode.
+    for example because the reward favors length. A policy can discover every change that the evidence lists. The rule
+    only warns if all changed answers that the reward accepts have the correct values in a different form or with text
+    around them. Read the last message only once, in the format that the prompt requests, or read the final state.
+    Compare whole values. The rule also warns if only the scorer accepts a correct episode.
     """
     changed = await mutate_episodes(subject)
     earned = await get_rewards(subject, EXPERT)
@@ -60,8 +60,7 @@ async def reward_mutations(subject: Subject) -> Iterable[Finding]:
                 symptom=f"Changed episodes earn more than the right one ({first.reward:g} against "
                 f"{earned[first.reference.task.id]:g}): {_names(more)}.",
                 evidence={"changes": _each_once(more)},
-                change="Do not pay for length, repetition or form beyond what the right answer in its plain form "
-                "earns.",
+                change="Do not reward length, repetition or form beyond what the right answer in its plain form earns.",
                 confirm="No changed episode earns more than the right one.",
             )
         )
@@ -93,7 +92,7 @@ async def reward_mutations(subject: Subject) -> Iterable[Finding]:
                 severity=Severity.WARNING,
                 symptom=f"The scorer accepts answers that earn little: {_names(missed)}.",
                 evidence={"changes": _each_once(missed)},
-                change="Pay for what the scorer accepts, or let the scorer reject it too.",
+                change="Reward what the scorer accepts, or let the scorer reject it too.",
                 confirm="Reward and scorer agree on these changes.",
             )
         )
@@ -108,10 +107,10 @@ def _may_not_earn_more(changed: Mutated) -> bool:
 async def parts(subject: Subject) -> Iterable[Finding]:
     """No part of the reward is higher than the result of a strict comparison of its field.
 
-    The rule reports two cases. A component with the name of a field gives full credit although the field is not equal
-    to the ground truth. An answer without any correct value adds at least half as much as the correct answer earns to
-    what the same calls earn without an answer. The grader then compares parts of texts, ignores case or types, or gives
-    credit for the format.
+    The rule reports two cases. First, a component with the name of a field gives full credit although the field is not
+    equal to the ground truth. Second, adding an answer without any correct value to the same calls increases the reward
+    by at least half of what the correct answer earns. The grader then compares parts of texts, ignores case or types,
+    or gives credit for the format.
     """
     over: list[dict[str, Json]] = []
     unsaid: dict[str, float] = {}
@@ -169,9 +168,9 @@ async def scorer(subject: Subject) -> Iterable[Finding]:
 
     The rule warns if the correct values pass in a different format than the requested one, because the consumer of the
     answer may not be able to read that format. It also warns if the scorer does not compare a part of the final state
-    that the expert always sets to a field of the task, or does not notice that something is missing that the expert
-    leaves in place. If a different sequence of actions earns as much, the finding is a note: check whether this is
-    intended.
+    that the expert always sets to a field of the task. The same applies if the scorer does not notice that something is
+    missing that the expert leaves in place. If a different sequence of actions earns as much, the finding is a note:
+    check whether this is intended.
     """
     passed = [
         one for one in await mutate_episodes(subject) if one.episode.score is not None and one.episode.score >= 1.0

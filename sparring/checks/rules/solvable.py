@@ -48,7 +48,7 @@ def _report(lost: Sequence[WalkResult], solved: Sequence[WalkResult], num_tasks:
         rule="data.unsolvable",
         severity=Severity.WARNING,
         symptom=f"{len(lost)} of {num_tasks} tasks cannot be solved with any calls, for example "
-        f"{lost[0].task.id}: none of its {lost[0].num_states} reachable states is paid.",
+        f"{lost[0].task.id}: none of its {lost[0].num_states} reachable states is rewarded.",
         evidence={
             "cannot_be_solved": {one.task.id: one.num_states for one in lost},
             "solved": {one.task.id: list(map(str, one.calls or ())) for one in solved[:2]},

@@ -21,7 +21,7 @@ SHARE = 0.6
 _ASKS_FOR_MOST = re.compile(r"(?i)\b(?:most|least|best|worst|first|last|top|\w{2,}(?:est|iest)|maximum|minimum)\b")
 _BREAKS_TIES = re.compile(r"(?i)\b(?:ties?|tied|equal|several|more than one|alphabet\w*|same)\b")
 Numbers: TypeAlias = dict[tuple[str, str], dict[str, float]]
-"""The number of each item, keyed by tool and field."""
+"""The number that belongs to each item, keyed by tool and field."""
 
 
 async def ties(subject: Subject) -> Iterable[Finding]:
@@ -56,10 +56,10 @@ def _report(tool: str, field: str, tied: Sequence[dict[str, Json]], num_tasks: i
     return Finding(
         rule="environment.ties",
         severity=Severity.WARNING,
-        symptom=f"{named} is equal for the requested thing and others in {len(tied)} of {num_tasks} "
+        symptom=f"{named} is equal for the requested item and others in {len(tied)} of {num_tasks} "
         f"tasks: {tied[0]['equal']} all have {tied[0]['value']}.",
         evidence={"tool": tool, "field": field, "tasks": tied[:4]},
-        change="Return the number without rounding, or state in the prompt which of several equal things counts.",
+        change="Return the number without rounding, or state in the prompt which of several equal items counts.",
         confirm=AGAIN,
     )
 

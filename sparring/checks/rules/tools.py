@@ -473,7 +473,7 @@ def _misfits(task: Task, tool: Tool, known: Collection[str]) -> dict[str, dict[s
             and isinstance(value, str | int | float | bool)
             and not fits(value, tool.hints[key])
         ):
-            what = f"{key!r} is declared with another type than the task's own data has"
+            what = f"{key!r} is declared with a different type than the task's own data has"
             declared = tool.schema["function"]["parameters"]["properties"][key]
             if declared.get("type") == "array":  # the argument takes several of these values
                 continue

@@ -15,11 +15,12 @@ AGAIN = "Run `sparring check RECIPE --only budgets` again: the finding is gone."
 
 
 async def window(subject: Subject) -> Iterable[Finding]:
-    """The window of groups leaves an allowance for rollouts during learning.
+    """The window of groups is small enough that rollouts can continue while the learner trains.
 
     `rollout.staleness_window` lets groups overtake each other, and `rollout.max_steps_off_policy` limits their age. A
-    group that waits in the window becomes older, so a wide window reduces how far ahead groups may start. The rule warns
-    if nothing is left, because training is then synchronous although the recipe allows older tokens.
+    group that waits in the window becomes older, so a wide window reduces the start allowance: the number of steps by
+    which groups may start ahead. The rule warns if the start allowance is 0, because training is then synchronous
+    although the recipe allows older tokens.
     """
     config = subject.config
     bound, width = config.rollout.max_steps_off_policy, config.rollout.staleness_window
@@ -47,10 +48,11 @@ async def window(subject: Subject) -> Iterable[Finding]:
 async def slow_tools(subject: Subject) -> Iterable[Finding]:
     """Episodes do not wait for each other's slow tools.
 
-    A synchronous run samples in deterministic rounds by default: no turn starts until every open episode asks for one.
-    The slowest tool call of a round then delays all episodes. The rule measures how long the expert's episodes take,
-    with reset and tools, and warns if this is more than a second per episode. Allow tokens that are one step old, or give up the
-    rounds, unless you need runs that repeat exactly. There is no warning if the recipe sets `engine.deterministic`.
+    A synchronous run samples in deterministic rounds by default: no turn starts until every running episode requests
+    one. The slowest tool call of a round then delays all episodes. The rule measures how long the expert's episodes
+    take, with reset and tools, and warns if this is more than a second per episode. Allow tokens that are one step old,
+    or disable the rounds, unless you need runs that repeat exactly. There is no warning if the recipe sets
+    `engine.deterministic`.
     """
     config = subject.config
     if not config.is_trainable or config.engine.deterministic is not None or not config.runs_in_rounds:
@@ -77,6 +79,7 @@ def _report(seconds: Sequence[float]) -> Finding:
             "episodes": len(seconds),
         },
         change="Set rollout.max_steps_off_policy = 1, so that rollouts continue while a step is learned. For synchronous "
-        "training without rounds, set engine.deterministic = false; with true, the rounds stay, and runs repeat exactly.",
+        "training without rounds, set engine.deterministic = false; with true, training uses rounds, "
+        "and runs repeat exactly.",
         confirm=AGAIN,
     )

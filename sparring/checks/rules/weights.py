@@ -102,7 +102,7 @@ async def export(subject: Subject) -> Iterable[Finding]:
             written = _read_back(Path(folder))
         except Exception as error:  # noqa: BLE001 - whatever the libraries raise is the finding
             return [_unexported(f"the export fails with {error!r}")]
-    # The libraries spell names in their own way, so only the contents are compared.
+    # Each library names the tensors differently, so only the shapes are compared.
     shapes = sorted(tuple(tensor.shape) for tensor in policy.trained.values())
     missing = [shape for shape in shapes if shape not in written]
     return [_unexported(f"tensors of shapes {missing[:3]} are not in the export")] if missing else ()
@@ -178,7 +178,7 @@ def _recomputed(
 def _changed(weights: Weights) -> Weights:
     from sparring.models.policy import fingerprint
 
-    # A constant is added, because half of a fresh adapter is zero and would not change by a factor.
+    # Half of the weights of a new adapter are zero. Adding a constant changes them, and multiplying would not.
     tensors = {name: tensor + 0.05 for name, tensor in weights.tensors.items()}
     return Weights(tensors=tensors, fingerprint=fingerprint(tensors))
 

@@ -25,7 +25,7 @@ Part: TypeAlias = Literal["environment", "graders", "tasks"]
 """The role of a function: it belongs to the environment, to the reward or the scorer, or creates the tasks."""
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 UNKNOWN: Any = object()
-"""Stands for the value of an expression that is not constant."""
+"""A placeholder for the value of an expression that is not constant."""
 MOST_MODULES, MOST_VALUES = 40, 5000
 
 
