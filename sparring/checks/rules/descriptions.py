@@ -265,7 +265,7 @@ async def _compared(subject: Subject, tool: str, argument: str, value: Json) -> 
     if len(apart) < min(FEWEST, len(tasks)):
         return None
     return _finding(
-        f"{tool} without {argument!r} returns something else than with {value!r}, which its description names as the "
+        f"{tool} without {argument!r} returns a different result than with {value!r}, which its description names as the "
         f"default.",
         {"tool": tool, "argument": argument, "default": value, "seen": apart},
         tool,

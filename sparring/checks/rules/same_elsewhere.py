@@ -37,7 +37,8 @@ class Change:
 
 
 CLOCK = Change(
-    "a year later by the clock", "Take dates and times from the task; `environment.clock` names the lines of code."
+    "when the clock is set a year ahead",
+    "Take dates and times from the task; `environment.clock` names the lines of code.",
 )
 BACKWARDS = Change("when episodes run in another order", "Keep nothing between episodes: no cache, no counter.")
 FOLDER = Change(
@@ -211,7 +212,7 @@ async def _elsewhere(
     }
     environment |= {name: value for one in changes for name, value in one.variables.items()}
     with tempfile.TemporaryFile() as errors:
-        # The process has its own process group, so that its children end with it. They could keep its pipe open.
+        # The process has its own process group, so that its children end with it. Otherwise, they could keep its pipe open.
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
@@ -233,7 +234,7 @@ async def _elsewhere(
         except TimeoutError:
             raise TimedOutError(f"another process did not finish the episodes within {limit:.3g} s") from None
         except asyncio.CancelledError:
-            process.send_signal(signal.SIGINT)  # it closes the environment of the running episode
+            process.send_signal(signal.SIGINT)  # on SIGINT, the process closes the environment of the running episode
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), CLOSE_SECONDS)
             raise

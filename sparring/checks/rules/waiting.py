@@ -32,7 +32,7 @@ async def window(subject: Subject) -> Iterable[Finding]:
             rule="budgets.window",
             severity=Severity.WARNING,
             symptom=f"rollout.staleness_window = {width} uses up rollout.max_steps_off_policy = {bound}, so no group starts "
-            "while a step is learned, and training is synchronous.",
+            "while the learner trains, and training is synchronous.",
             evidence={
                 "staleness_window": width,
                 "max_steps_off_policy": bound,
@@ -78,7 +78,7 @@ def _report(seconds: Sequence[float]) -> Finding:
             "longest_seconds": round(max(seconds), 2),
             "episodes": len(seconds),
         },
-        change="Set rollout.max_steps_off_policy = 1, so that rollouts continue while a step is learned. For synchronous "
+        change="Set rollout.max_steps_off_policy = 1, so that rollouts continue while the learner trains. For synchronous "
         "training without rounds, set engine.deterministic = false; with true, training uses rounds, "
         "and runs repeat exactly.",
         confirm=AGAIN,

@@ -1,5 +1,4 @@
-"""Computes expressions of the user's code on the tasks' values, if they read one field of the tasks and nothing
-else."""
+"""Compute expressions of the user's code on the tasks' values, if they read one field of the tasks and nothing else."""
 
 from __future__ import annotations
 

@@ -301,7 +301,7 @@ def sql_slips(function: Function, code: Code) -> Iterator[Slip]:
         if re.search(r"(?i)\band\b", flat) and re.search(r"(?i)\bor\b", flat):
             yield Slip(
                 node,
-                f"mixes AND and OR without parentheses in `{where[0].strip()[:80]}`: AND binds first",
+                f"mixes AND and OR without parentheses in `{where[0].strip()[:80]}`: AND binds more tightly than OR",
                 "Put parentheses around the OR.",
             )
         for column in re.findall(r"(?i)\b(\w+)\s*=\s*\?", where[0]) if where and function.is_tool else ():

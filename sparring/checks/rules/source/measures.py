@@ -162,7 +162,7 @@ def calendar(function: Function, code: Code) -> Iterator[Slip]:
         ) and re.search(r"(?i)utc|offset|zone|gmt", ast.unparse(hours.value)):
             yield Slip(
                 call,
-                f"uses one offset from UTC for the whole year, in `{short(call)}`: summer time is ignored",
+                f"uses one offset from UTC for the whole year, in `{short(call)}`: daylight saving time is ignored",
                 "Use zoneinfo.ZoneInfo.",
                 covered_by=("environment.agreement",),
             )
