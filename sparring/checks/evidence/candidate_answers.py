@@ -133,7 +133,7 @@ async def _find_bases(subject: Subject, task: Task, *, are_few: bool) -> AsyncIt
     environment ends are left out."""
     end = answer("Done.")
     calls = [] if are_few else await _list_reading_calls(subject, task)
-    for after, script in (("nothing", []), ("calls of the tools that read", split_into_turns(subject, calls))):
+    for after, script in (("nothing", []), ("calls to the read-only tools", split_into_turns(subject, calls))):
         if after != "nothing" and not script:
             continue
         try:
