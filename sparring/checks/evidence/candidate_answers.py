@@ -38,8 +38,8 @@ MOST_VALUES = 24
 MOST_FRAMES = 4
 LONGEST = 80
 """The maximum number of characters of a string that counts as an answer."""
-EXAMPLE = "the example of the prompt"
-EMPTY = "an answer with nothing in it"
+EXAMPLE = "the example in the prompt"
+EMPTY = "an answer without content"
 CODE = "a text in the code of the graders"
 _NOTHING = ("", "Done.", "[]", "{}", "null", "nan", "inf", "-1", "1e999", "None", '""')
 _LISTS: tuple[tuple[str, Callable[[list[Json]], list[Json]]], ...] = (

@@ -45,9 +45,9 @@ _SPELLINGS: Mapping[str, Callable[[str], bool]] = {
     "letters outside ASCII": lambda text: not text.isascii(),
     "upper case": lambda text: text != text.lower(),
     "lower case": lambda text: text != text.upper(),
-    "a zero in front": lambda text: text.startswith("0"),
-    "a blank at an end": lambda text: text != text.strip(),
-    "a blank": lambda text: " " in text.strip(),
+    "a leading zero": lambda text: text.startswith("0"),
+    "a leading or trailing space": lambda text: text != text.strip(),
+    "a space": lambda text: " " in text.strip(),
     **{f"the character {mark!r}": lambda text, mark=mark: mark in text for mark in "'’-_./&,+#%:()"},
 }
 """Features that may explain why values are not found, if all of these values and no found value have the feature."""
