@@ -74,7 +74,7 @@ class Association:
     """The reward of episodes with the trait minus that of episodes of the same group without it. For an amount, the
     highest value is compared with the lowest."""
     at_equal_score: bool
-    """Whether all compared episodes are incorrect and of equal score. Otherwise some of them are correct."""
+    """True if all compared episodes are incorrect and have equal scores; False if some of them are correct."""
     shares: dict[str, float]
     """The degrees, from 0 to 1, to which rewarded incorrect, other incorrect and correct episodes have the trait."""
     alike: tuple[str, ...]
@@ -90,8 +90,8 @@ class Association:
 
 
 def parts_of(episodes: Sequence[Episode], success_threshold: float) -> list[Evidence]:
-    """Return the ranges of steps in which to search for a mechanism: the last steps, all steps, and the first steps, in
-    which episodes of the same group still acted differently. All episodes must have a score."""
+    """Return the ranges of steps in which to search for a mechanism: the last steps, all steps, and the first steps. In
+    the first steps, episodes of the same group still differed. All episodes must have a score."""
     steps = sorted({one.group[0] for one in episodes})
     parts = dict.fromkeys((tuple(steps[-STEPS:]), tuple(steps), tuple(steps[:STEPS])))
     return [Evidence.of(episodes, part, steps[-LATEST:], success_threshold) for part in parts]
@@ -133,7 +133,7 @@ class Evidence:
     compared: Sequence[int]
     """The episodes that the contrast compares."""
     is_wrong_only: bool
-    """Whether all compared episodes are incorrect. They are then compared at equal score."""
+    """True if all compared episodes are incorrect. They are then compared at equal score."""
     paid: Sequence[int]
     """The incorrect episodes whose reward is in the upper half of the range of incorrect episodes' rewards."""
     recent: Sequence[int]

@@ -23,11 +23,11 @@ RISES = 0.4
 """The smallest share of the episodes whose reward must rise with the trait if it is an absence or an amount. An edit of
 that kind may merely spoil an episode."""
 HALF = 0.5
-"""The smallest share of the reward difference between episodes with and without the trait by which an edit must change
-the reward."""
+"""An edit counts only if it changes the reward by at least this share of the difference that the trait makes among
+episodes of the same group."""
 APART = 0.1
-"""The smallest share of the reward difference between rewarded and unrewarded incorrect episodes by which an edit must
-change the reward."""
+"""An edit counts only if it changes the reward by at least this share of the difference between rewarded and unrewarded
+incorrect episodes."""
 MOST_DONORS = 3
 """The largest number of group members that are tried as the example for an edit."""
 
@@ -40,7 +40,7 @@ class Edit:
     before: float
     after: float
     counts: bool
-    """Whether the reward changed as expected if the trait is rewarded."""
+    """True if the reward changed as expected of a trait that is rewarded."""
     components: Mapping[str, float]
     """The difference that the trait makes to each component."""
 
@@ -54,7 +54,7 @@ class Proof:
     added: tuple[Edit, ...]
     """The edits that added the trait to unrewarded incorrect episodes. The reward should rise."""
     is_done: bool
-    """Whether the trait is an act, not an absence or an amount."""
+    """True if the trait is an act, not an absence or an amount."""
 
     @property
     def falls(self) -> int:
@@ -66,7 +66,7 @@ class Proof:
 
     @property
     def is_cause(self) -> bool:
-        """Whether the trait is a cause. An act that is rewarded only together with another act also counts."""
+        """True if the trait is a cause. An act that is rewarded only together with another act also counts."""
         falls = self.falls >= max(FEWEST_FALLS, FALLS * len(self.without))
         if self.is_done:
             return falls and (self.rises > 0 or len(self.added) < FEWEST_FALLS)

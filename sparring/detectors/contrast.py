@@ -14,7 +14,7 @@ from sparring.detectors.traits import Trait, bits_of, levels_of
 
 PERMUTATIONS = 299
 FEWEST_APART = 10
-"""The smallest number of episodes in groups whose members differ in a trait for the trait to be tried."""
+"""A trait is tried only if the groups whose members differ in it have at least this number of episodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class Separation:
     explained: float
     """The share of the variance of rewards within groups that the trait explains, from 0 to 1."""
     is_paid: bool
-    """Whether more of the trait earns more."""
+    """True if more of the trait earns more."""
     product: float
-    """The reward of episodes with the trait above the mean of their groups, in levels of the reward."""
+    """The sum by which episodes with the trait earn more than the means of their groups, in levels of the reward."""
     spread: float
     """The variation of the trait within groups."""
 
@@ -68,7 +68,7 @@ class Contrast:
 
     @property
     def is_flat(self) -> bool:
-        """Whether the episodes of each group earn the same reward."""
+        """True if the episodes of each group earn the same reward."""
         return self._variance == 0
 
     def separations(self, traits: Sequence[Trait]) -> list[Separation]:
@@ -131,7 +131,7 @@ class Contrast:
 
 def _dot(one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]], among: int = -1) -> int:
     """Return the sum, over episodes, of the product of two levels."""
-    # Lists, and a single loop if there is one bit, because this runs a million times.
+    # Lists, and a single loop if there is one bit, are faster. This function is called a million times.
     if len(one) == 1:
         worth, mask = one[0]
         mask &= among

@@ -18,7 +18,7 @@ COPIED_SHARE = 0.15
 WRONG_SHARE = 0.7
 """The smallest share of the copies that the scorer rejects."""
 SAME_SHARE = 0.5
-"""The smallest share of the tasks that get the same answer."""
+"""The smallest share of the last answers that are the same."""
 FEWEST_TASKS = 8
 LONGER, SHORTER = 1.5, 0.6
 TEXT_CALLS_RISE = 0.1
@@ -39,8 +39,8 @@ def copied_from_example(history: History) -> Iterable[Finding]:
     """Report that more and more answers are copied from the prompt, mostly from its example, and that the scorer
     rejects them.
 
-    An answer counts as copied in two cases: it has several words, and its own prompt contains it; or its content
-    follows words like "example" or "e.g." in the prompt, or is inside a tag there.
+    An answer with several words counts as copied if its own prompt contains it. Any answer counts as copied if its
+    content follows words like "example" or "e.g." in the prompt, or is inside a tag there.
     """
     compared = windows(history)
     if compared is None:
@@ -80,8 +80,7 @@ def copied_from_example(history: History) -> Iterable[Finding]:
 
 
 def same_for_all_tasks(history: History) -> Iterable[Finding]:
-    """Report that at least half of the tasks get the same answer, far more than at first, although the score does not
-    rise.
+    """Report that at least half of the answers are the same, far more than at first, although the score does not rise.
 
     Case, spaces and punctuation are ignored. With a scorer, the finding is a note, because the alarms report incorrect
     episodes that are rewarded.

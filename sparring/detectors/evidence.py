@@ -210,7 +210,7 @@ class Siblings:
             cells[(one.group, at_equal(one.digest) if at_equal else None)].append(one)
         self._sizes = {cell: len(members) for cell, members in cells.items()}
         self._places: dict[str, tuple[Cell, float]] = {}
-        """By episode, the cell and the difference of the effect from the cell's mean."""
+        """For each episode id, the cell and the difference of the effect from the cell's mean."""
         for cell, members in cells.items():
             usual = fmean(effect(one.digest) for one in members)
             self._places |= {one.digest.id: (cell, effect(one.digest) - usual) for one in members}

@@ -56,11 +56,11 @@ class Cause:
 
     key: Key
     has: bool
-    """Whether the act is paid. Otherwise its absence is paid."""
+    """True if the act is rewarded; False if its absence is rewarded."""
     what: str
     """The predicate of a sentence about an episode: `calls save with an empty text`."""
     worth: float
-    """The reward for one more of it, within groups."""
+    """The reward, within groups, for one unit more of the act."""
     proof: Proof
     explained: float
     shares: dict[str, float]

@@ -29,13 +29,13 @@ from sparring.run_folders.history import History, StepRecord
 LATEST = 3
 """The number of last steps whose rewards count as current."""
 FEWEST_PAID = 5
-"""The smallest number of episodes that are paid although the scorer rejects them, for a finding."""
+"""A finding needs at least this number of episodes that are rewarded although the scorer rejects them."""
 PAID_SHARE, PAID_SHARE_ERROR = 0.02, 0.08
 """The shares of episodes for a warning and for an error, after two standard errors are subtracted."""
 EVALUATION_SHARE = 0.8
 """The smallest ratio of the validation reward to the training reward without a finding."""
 COMPONENT_SHARE = 0.7
-"""The share of the reward's rise from which a component counts as having taken over."""
+"""The smallest share of the reward's rise that a component causes if it has taken over."""
 AT_EQUAL_SCORE = 0.5
 """The smallest spread of a component among episodes of equal score, as a share of the reward for a right answer."""
 
@@ -83,8 +83,8 @@ def paid_for_wrong(history: History) -> Iterable[Finding]:
     yield Finding(
         rule="reward.paid_for_wrong",
         severity=Severity.ERROR if rate.exceeds(LIKELY, over=PAID_SHARE_ERROR) else Severity.WARNING,
-        symptom=f"{rate.value:.0%} of the episodes of {when(now)} were paid like right ones although the scorer "
-        "rejects them.",
+        symptom=f"{rate.value:.0%} of the episodes of {when(now)} earned as much as right episodes although the "
+        "scorer rejects them.",
         evidence={
             "steps": steps_of(now),
             "share": round(rate.value, 4),

@@ -46,7 +46,7 @@ class Trend:
 
     @property
     def is_explained(self) -> bool:
-        """Whether the rise of the score explains at least half of the rise of the reward. False without a scorer."""
+        """True if the rise of the score explains at least half of the rise of the reward. False without a scorer."""
         if self.scores is None:
             return False
         return self.scores.value * self.scale >= EXPLAINED * self.rewards.value and self.scores.value > 0

@@ -33,7 +33,7 @@ SECONDS, SHARE = 3.0, 0.1
 """The time limit for all trials after one step: this many seconds, or this share of the time since the step before,
 whichever is more."""
 MOST_FAILURES = 8
-"""The number of episodes that do not repeat after which no more are tried."""
+"""After this number of episodes that could not be repeated exactly, no more episodes are tried."""
 
 
 @final

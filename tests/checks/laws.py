@@ -417,7 +417,7 @@ LAWS: dict[str, Case] = {
         "str(number)",
         'f"{number:03}"',
         "environment.found",
-        "all of them with a zero in front",
+        "all of them with a leading zero",
     ),
     "a seat stays taken": Case(
         BEGIN + HOUSE + BY_STATE + END,

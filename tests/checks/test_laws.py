@@ -40,7 +40,7 @@ def test_one_task_whose_prompt_does_not_fit_the_context_is_named(tmp_path: Path)
     """Five of eight tasks are trained on. At six characters a token 20,000 greetings of seven are more than 23,000 tokens."""
     source = LONG.replace("WANTED", "1") + BY_ANSWER
     (found,) = symptoms(recipe(tmp_path / "long", source.replace("REPEATS", "20_000")), "budgets.context")
-    assert found.startswith("the opening of 1 of 5 tasks is longer than the context")
+    assert found.startswith("the initial messages of 1 of 5 tasks are longer than the context")
     assert "t3 has about 4" in found
     assert symptoms(recipe(tmp_path / "short", source.replace("REPEATS", "20")), "budgets.context") == []
 

@@ -390,7 +390,7 @@ CODES = "[f'{one:04d}' for one in rng.sample(range(1000, 9999), 4) + rng.sample(
             "locker finds only one of several rows with the same 'name'",
         ),
         (CODES, "name: int", "f'{name:04d}'", None),
-        (CODES, "name: int", "str(name)", "values of the task's 'name', all of them with a zero in front"),
+        (CODES, "name: int", "str(name)", "values of the task's 'name', all of them with a leading zero"),
     ],
 )
 def test_each_row_of_a_task_can_be_asked_for(

@@ -28,7 +28,7 @@ parts = load_training_parts(config, recipe.parent, Ledger())
 before = parts.learner.export_weights().fingerprint
 assert (parts.policy, before) == (None, parts.initial_weights.fingerprint)
 assert parts.model.num_parameters > 7e9, parts.model.num_parameters
-assert "runs where the weights are" in str(Subject(config, recipe, parts=parts).lacks("weights"))
+assert "needs the model's weights" in str(Subject(config, recipe, parts=parts).lacks("weights"))
 asyncio.run(close(parts))
 print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text()).group(1))
 """

@@ -170,8 +170,11 @@ def _group_by_source(seen: Sequence[GradedCandidate]) -> dict[str, list[GradedCa
 
 
 def _weight(some: Sequence[GradedCandidate], seen: Sequence[GradedCandidate]) -> tuple[bool, int, bool]:
-    """Return a sort key that ranks kinds of answers by how well they show the cause: whether a feature separates their
-    tasks from the others, the number of tasks, and whether the text is the same in all of them."""
+    """Return a sort key that ranks kinds of answers by how well they show the cause.
+
+    It consists of: whether a feature separates their tasks from the others, the number of tasks, and whether the text
+    is the same in all of them.
+    """
     num_texts = len({one.candidate.value for one in some})
     return _apart(some, seen) is not None, len({one.task.id for one in some}), num_texts == 1
 

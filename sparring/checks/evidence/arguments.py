@@ -41,7 +41,7 @@ _END = re.compile(rf"\b(?i:to|into)\s+{_THING}|\b(?i:between)\s+{_THING}\s+(?i:a
 _BEGINS = ("from", "origin", "source", "start", "departure")
 _ENDS = ("to", "destination", "target", "end", "arrival")
 _PROGRAMS = {"sql": "SELECT 1 AS one", "code": "print(1)", "python": "print(1)", "command": "ls", "expression": "1 + 1"}
-"""For a word in an argument's name, a program that runs in every interpreter of that kind."""
+"""Programs, keyed by a word in an argument's name. Each program runs in every interpreter of that kind."""
 _PROSE = {"text", "body", "message", "content", "note", "comment", "description", "reason", "summary"}
 """Words in the names of arguments that accept sentences."""
 _SOURCES = {"description": 0.2, "result": 0.3, "system": -0.5}

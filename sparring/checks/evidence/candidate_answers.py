@@ -38,8 +38,8 @@ MOST_VALUES = 24
 MOST_FRAMES = 4
 LONGEST = 80
 """The maximum number of characters of a string that counts as an answer."""
-EXAMPLE = "the example of the prompt"
-EMPTY = "an answer with nothing in it"
+EXAMPLE = "the example in the prompt"
+EMPTY = "an answer without content"
 CODE = "a text in the code of the graders"
 _NOTHING = ("", "Done.", "[]", "{}", "null", "nan", "inf", "-1", "1e999", "None", '""')
 _LISTS: tuple[tuple[str, Callable[[list[Json]], list[Json]]], ...] = (
@@ -133,7 +133,7 @@ async def _find_bases(subject: Subject, task: Task, *, are_few: bool) -> AsyncIt
     environment ends are left out."""
     end = answer("Done.")
     calls = [] if are_few else await _list_reading_calls(subject, task)
-    for after, script in (("nothing", []), ("calls of the tools that read", split_into_turns(subject, calls))):
+    for after, script in (("nothing", []), ("calls to the read-only tools", split_into_turns(subject, calls))):
         if after != "nothing" and not script:
             continue
         try:

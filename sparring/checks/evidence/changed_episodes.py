@@ -75,7 +75,7 @@ async def _mutate(subject: Subject, references: ReferenceEpisodes) -> AsyncItera
         if Aspect.MESSAGE not in references.graded:
             changes = [replace(change, kind=Kind.SAME) for change in changes]
         elif grades_behavior(subject.scorer):
-            # A different wording may serve as well, even one with a few letters changed.
+            # A different wording may be equally correct, even if only a few letters are changed.
             changes = [replace(one, kind=Kind.OTHER) if one.kind in (Kind.WRONG, Kind.FORM) else one for one in changes]
         if references.form.tool is None:
             await subject.grade_ahead([replace_last_message(one.trajectory, change.message) for change in changes])

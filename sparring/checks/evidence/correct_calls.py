@@ -29,9 +29,7 @@ class Verdict(Enum):
 
     RIGHT = "does what the expert does"
     WRONG = "cannot be right"
-    DOUBTFUL = (
-        "differs from a field of the task that the grader does not read, or lacks something that the expert leaves"
-    )
+    DOUBTFUL = "differs from a task field that the grader does not read, or lacks something that the expert keeps"
     UNKNOWN = "does something else, which may be equally good"
 
 
@@ -76,9 +74,12 @@ class Deeds:
                 doubt = reason
         if _is_smaller(done, right, idle):
             if not _find_effects(idle, right) & _find_effects(idle, done):
-                return Verdict.WRONG, "it lacks all effects of the expert, and something that was there is gone"
+                return (
+                    Verdict.WRONG,
+                    "it has none of the expert's effects, and removes or reduces something that the expert keeps",
+                )
             if not _find_effects(idle, right) <= _find_effects(idle, done):
-                doubt = "it lacks some effects of the expert, and something that was there is gone"
+                doubt = "it lacks some of the expert's effects, and removes or reduces something that the expert keeps"
         return (Verdict.DOUBTFUL, doubt) if doubt else (Verdict.UNKNOWN, "")
 
     async def idle_and_right(self, reference: ReferenceEpisode) -> tuple[Json, Json]:

@@ -50,7 +50,7 @@ class TriedCall:
     result: ToolResult
     before: tuple[Call, ...]
     line: str | None
-    """The innermost line of the user's code that raised an exception, or None if no such line did."""
+    """The innermost line of the user's code that raised an exception, or None if the user's code raised none."""
 
     @property
     def is_legal(self) -> bool:

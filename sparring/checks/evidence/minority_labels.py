@@ -158,8 +158,11 @@ def _visible(values: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _are_apart(seen: Mapping[str, Mapping[str, Json]], same: Sequence[str], others: Sequence[str]) -> bool:
-    """Return True if a visible feature separates the few tasks from the others: a number that is always above or always
-    below the numbers of the others, or the values of one or two fields that have few distinct values."""
+    """Return True if a visible feature separates the few tasks from the others.
+
+    The feature is a number that is always above or always below the numbers of the others, or the values of one or two
+    fields that have few distinct values.
+    """
     kinds: list[str] = []
     for name in dict.fromkeys(name for one in seen.values() for name in one):
         mine, theirs = ([seen[task].get(name) for task in tasks] for tasks in (others, same))

@@ -42,7 +42,7 @@ def place_tasks(subject: Subject) -> list[Placed]:
     """Return every task of every split with its location."""
     rows: dict[str, dict[str, int]] = {}
     for split in SPLITS:
-        # A recipe that only evaluates has no training tasks, neither named nor split off.
+        # A recipe that only evaluates has no training tasks: it neither names any nor splits any off.
         source = getattr(subject.config.data, split) or subject.config.data.train or ""
         if source and ":" not in source and source not in rows:
             path = subject.folder / Path(source)

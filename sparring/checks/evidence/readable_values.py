@@ -208,7 +208,7 @@ async def _call_all(subject: Subject, read: ReadableValues, ways: Sequence[Way],
 
 
 def list_calls(subject: Subject, read: ReadableValues, ways: Sequence[Way]) -> Iterator[tuple[Way, Call]]:
-    """Yield the calls that these ways give in a task, if the task has the values for them."""
+    """Yield the calls that these ways of calling produce in a task. A way is left out if the task lacks its values."""
     for way in ways:
         name, roles = way
         properties = subject.tools[name].schema["function"].get("parameters", {}).get("properties", {})

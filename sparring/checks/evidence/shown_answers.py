@@ -111,8 +111,8 @@ def _report_undescribed(tool: str, name: str, shown: Sequence[dict[str, Json]]) 
 
 
 def _find_unnamed(record: Mapping[str, Json], text: str) -> list[str]:
-    """Return the fields that a description does not mention, if it mentions at least two fields and at least as many
-    fields as it does not name."""
+    """Return the fields that a description does not mention. The result is empty if the description mentions fewer than
+    two fields, or fewer than half of the fields."""
     described = [name for name in record if any(word[:5] in text for word in split_words(str(name)))]
     others = [name for name in record if name not in described]
     return others if len(described) >= max(2, len(others)) else []

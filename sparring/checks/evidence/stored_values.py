@@ -42,7 +42,7 @@ def describe_alteration(given: str, stored: str) -> str | None:
     if given.casefold() in folded:
         return "in another case"
     if " ".join(given.split()) in stored or re.sub(r"\s", "", given) in re.sub(r"\s", "", stored):
-        return "with other blanks or line breaks"
+        return "with different spaces or line breaks"
     for garbled in _garbled(given):
         if garbled in stored:
             return "with other characters"

@@ -190,11 +190,11 @@ class Subject:
             "model": (self.parts, "needs the model: --model"),
             "weights": (
                 self.parts and self.parts.policy,
-                "runs where the weights are: in a run whose engine and learner are in its own process",
+                "needs the model's weights: it runs only in a process that contains the engine and the learner",
             ),
             "trained_weights": (
                 self.parts if self.config.model.trained_weights == "lora" else self.parts and self.parts.policy,
-                "the trained weights are the whole model, which is in other processes",
+                "needs the trained weights, which are the whole model and are in other processes",
             ),
             "baseline": (self.runs_baseline or None, "the first validation of the run measures the baseline"),
             "production": (self.user_inputs.production, "needs a sample of production logs: --production FILE"),

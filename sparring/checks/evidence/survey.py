@@ -39,7 +39,7 @@ MOST_VALUES = 40
 LONGEST_UNKNOWN = 80
 """The maximum length of a result that reports an unknown identifier."""
 _IN_RANGE = 0.873
-"""An integer that identifies nothing is at this relative position between the minimum and the maximum of its schema."""
+"""The relative position of an unknown integer identifier between the minimum and the maximum of its schema."""
 SECONDS = 1.5
 """The time limit of one survey in seconds."""
 _WRITING = re.compile(

@@ -45,12 +45,12 @@ _SPELLINGS: Mapping[str, Callable[[str], bool]] = {
     "letters outside ASCII": lambda text: not text.isascii(),
     "upper case": lambda text: text != text.lower(),
     "lower case": lambda text: text != text.upper(),
-    "a zero in front": lambda text: text.startswith("0"),
-    "a blank at an end": lambda text: text != text.strip(),
-    "a blank": lambda text: " " in text.strip(),
+    "a leading zero": lambda text: text.startswith("0"),
+    "a leading or trailing space": lambda text: text != text.strip(),
+    "a space": lambda text: " " in text.strip(),
     **{f"the character {mark!r}": lambda text, mark=mark: mark in text for mark in "'’-_./&,+#%:()"},
 }
-"""Features that all lost values may share, and that no found value has."""
+"""Features that may explain why values are not found, if all of these values and no found value have the feature."""
 
 
 @dataclass(slots=True)
@@ -62,14 +62,15 @@ class _Asked:
     lost: dict[str, dict[str, Json]] = field(default_factory=dict)
     """Evidence for each value that was not found."""
     right: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """For each pair of a result's field and a row's field, how often both had the same value, which no other row
-    has."""
+    """For each pair of a result's field and a row's field, the number of results whose value identifies the requested
+    row."""
     wrong: dict[tuple[str, str], list[dict[str, Json]]] = field(default_factory=lambda: defaultdict(list))
-    """For each pair of these fields, evidence of values that belong to another row."""
+    """For each pair of these fields, evidence of results whose value identifies another row."""
     neither: set[tuple[str, str]] = field(default_factory=set)
-    """Pairs of these fields for which a result at least once had no value of exactly one row."""
+    """Pairs of these fields for which the value of at least one result does not identify exactly one row, or the row's
+    field has the value that was looked up."""
     hidden: dict[tuple[str, str], list[dict[str, Json]]] = field(default_factory=lambda: defaultdict(list))
-    """For each pair of these fields, evidence of rows with the same name, only some of which have the value."""
+    """For each pair of these fields, evidence of results whose value only some of the rows with the same name have."""
 
 
 async def find_lookup_faults(subject: Subject, known: Collection[Json]) -> list[Finding]:

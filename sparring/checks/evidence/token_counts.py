@@ -61,8 +61,8 @@ async def find_too_long_prompts(subject: Subject) -> list[Finding]:
         Finding(
             rule="budgets.context",
             severity=severity,
-            symptom=f"the opening of {len(long)} of {len(sizes)} tasks is longer than the context of {limit} tokens: "
-            f"task {worst} has about {long[worst]}.",
+            symptom=f"the initial messages of {len(long)} of {len(sizes)} tasks are longer than the context of {limit} "
+            f"tokens: task {worst} has about {long[worst]}.",
             evidence={"tokens": dict(list(long.items())[:8]), "max_sequence_length": limit, "of": len(sizes)},
             change="Shorten these prompts, leave the tasks out, or raise model.max_sequence_length.",
             confirm=AGAIN,

@@ -64,7 +64,7 @@ class ProbeRun:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One call that writes, after the opening, with its result and its changes."""
+    """One call that writes, with its result and its changes. It follows the calls of `Bench.opening`."""
 
     call: Call
     result: ToolResult

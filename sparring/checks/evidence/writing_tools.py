@@ -79,9 +79,12 @@ async def _list_others(subject: Subject, task: Task, name: str) -> list[Call]:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Three observations: the results of the other tools before and after some calls, with the final state as the last
-    item; the final state after each call; and the result of repeating the first call, if the tool accepted that call
-    before."""
+    """The observations before, during and after some calls.
+
+    `first` and `last` contain the results of the other tools before and after the calls, with the final state as the
+    last item. `states` contains the final state after each call. `again` is the result of repeating the first call, or
+    None if the tool refused that call before.
+    """
 
     first: list[Json]
     last: list[Json]

@@ -44,8 +44,8 @@ _LOAD_SECONDS = 45.0
 _MAX_PROCESSES = 8
 _USED_UP = "the time for the whole check was used up"
 _END_SECONDS = 5.0
-"""The seconds that the keeper of a process has to terminate all child processes, and that a rule has to stop after its
-time limit."""
+"""The seconds in which a keeper (`sparring.runtime.keeper`) terminates all child processes, and in which a rule stops
+after its time limit."""
 
 OnRule = Callable[[str], object]
 Announce = Callable[[str], object]
@@ -113,7 +113,7 @@ def undecided(checked: Sequence[Checked]) -> Iterator[Finding]:
     by_cause: dict[str, list[Checked]] = {}
     for one in checked:
         if one.state == "undecided":
-            # The reasons that one cause gives may name different tasks.
+            # Reasons with the same cause may name different tasks.
             by_cause.setdefault(re.sub(r"([Tt]ask) \S+", r"\1", str(one.reason)), []).append(one)
     for same in by_cause.values():
         reason, names = same[0].reason, [one.name for one in same]
@@ -122,7 +122,7 @@ def undecided(checked: Sequence[Checked]) -> Iterator[Finding]:
             severity=Severity.ERROR,
             symptom=f"{names[0]} could not be decided: {reason}",
             evidence={"reason": reason, "undecided": names},
-            change="Correct what the reason names. Until then, these rules cannot check the recipe.",
+            change="Correct the cause that the reason states. Until then, these rules cannot check the recipe.",
             confirm="Run `sparring check` again: the rules named in the evidence are decided.",
         )
 

@@ -27,13 +27,14 @@ REVIEW_SECONDS = 2400.0
 SLOWER_THAN_START = 5.0
 """A call may take this many times as long as the environment needs to start and reset."""
 MOST_PATIENT = 10.0
-"""The largest factor of a time limit on a busy machine."""
+"""The largest factor by which a time limit grows on a busy machine."""
 MOST_STRETCHED = 3.0
-"""The largest factor of the time of the whole check on a busy machine. Beyond it, rules use fewer episodes."""
+"""The largest factor by which the time of the whole check grows on a busy machine. Beyond it, rules use fewer
+episodes."""
 _SHARES = 8
 """A rule gets the remaining time divided by this number."""
 _NUM_PROCESSORS = os.cpu_count() or 1
-"""Read once, since the system takes long to count them and every call of user code has a limit."""
+"""The number of processors. It is read once, because counting is slow and the limit of every call depends on it."""
 
 
 class UndecidedError(Exception):
@@ -49,7 +50,7 @@ class OutOfTimeError(UndecidedError):
 
 
 def load_of_machine() -> float:
-    """Return by which factor work takes longer than on an idle machine, from 1 to MOST_PATIENT."""
+    """Return the factor by which work takes longer than on an idle machine, from 1 to MOST_PATIENT."""
     try:
         ratio = os.getloadavg()[0] / _NUM_PROCESSORS
     except OSError:

@@ -45,7 +45,8 @@ def main() -> None:
     # The output of user code must not mix with our lines.
     with os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8") as out:
         os.dup2(2, 1)
-        # The objects of the imports stay: without them, searches for leaked objects and collections are short.
+        # Exclude the objects of the imports from garbage collection, which makes collections and searches for leaked
+        # objects fast.
         gc.freeze()
         with suppress(KeyboardInterrupt):  # the parent process was interrupted; open environments are closed now
             asyncio.run(_main(request, out))
@@ -88,9 +89,9 @@ async def _main(request: Mapping[str, Any], out: IO[str]) -> None:
 
 
 def _measure_slowness(request: Mapping[str, Any]) -> float:
-    """Return the factor by which deadlines grow, because everything takes longer on a busy machine."""
+    """Return the factor by which deadlines are extended, because everything takes longer on a busy machine."""
     ratio = (time.monotonic() - request["began"]) / time.process_time()
-    # A ratio below 1.5 comes from reading files.
+    # Reading files alone can cause a ratio of up to 1.5.
     return min(MOST_PATIENT, ratio) if ratio > 1.5 else 1.0
 
 
