@@ -28,7 +28,7 @@ changes to a result. `sparring check` shows these texts."""
 
 
 class Environment:
-    """Base class of environments. Mark methods with `@tool`. Every episode gets a new object.
+    """The base class of environments. Mark methods with `@tool`. Every episode gets a new object.
 
         class Library(Environment):
             @tool

@@ -55,8 +55,8 @@ def record_demonstration(
 def record_segments(
     environment_class: Callable[[], Environment], task: Task, messages: Sequence[Message] | None = None
 ) -> list[Segment]:
-    """Return the same conversation, divided where the available tools change, because the policy gets a different
-    prompt from that point on. The last segment has all messages. Raises the same errors as `record_demonstration`."""
+    """Return the conversation of `record_demonstration`, divided where the available tools change, because the policy
+    gets a different prompt from that point on. The last segment has all messages. Raises the same errors."""
     # This runs in a separate thread, because the caller may run inside an event loop (a notebook).
     with ThreadPoolExecutor(max_workers=1) as executor:
         return executor.submit(asyncio.run, _play(environment_class(), task, messages)).result()

@@ -239,7 +239,7 @@ def _rows_of(path: Path) -> Iterator[_Recorded]:
             arguments = row["arguments"]
             arguments = _parsed(arguments, where) if isinstance(arguments, str) else arguments
             if is_parquet and isinstance(arguments, Mapping):
-                # A struct has the arguments of all rows.
+                # A parquet struct has the arguments of all rows. Those that this row lacks are None.
                 arguments = {name: value for name, value in arguments.items() if value is not None}
         elif is_csv or is_parquet:
             left_out = "" if is_csv else None

@@ -20,8 +20,8 @@ class UserSimulator:
         async def reply(self, messages, session):
             return await self.user.reply(messages, session)
 
-    The agent's texts are the simulator's user messages, and the simulator's answers are the user's words. The simulator
-    does not see tool calls.
+    In the simulator's chat, the agent's texts are user messages, and the simulator does not see tool calls. Its answers
+    become the user's messages in the episode.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class UserSimulator:
     ) -> None:
         """`instructions` is the simulator's system message. `greeting` stands for the agent's words before the task's
         first user message, because in the simulator's chat the agent speaks first. After `max_exchanges` replies, the
-        user leaves."""
+        user ends the conversation."""
         self._policy = policy
         self._stop = stop
         self._max_exchanges = max_exchanges

@@ -115,7 +115,7 @@ class Agreement:
         inverted = f"; {self.num_inverted} of {self.num_pairs} pairs inverted" if self.num_pairs else ""
         return (
             f"reward and scorer agree on {self.both_right + self.both_wrong} of {self.num} episodes "
-            f"({self.share:.0%}): {self.paid_wrong} wrong ones paid, {self.unpaid_right} right ones unpaid{inverted}"
+            f"({self.share:.0%}): {self.paid_wrong} wrong but paid, {self.unpaid_right} right but unpaid{inverted}"
         )
 
 
@@ -136,9 +136,11 @@ def agreement(trajectories: Iterable[Trajectory], *, success_threshold: float) -
     counts as rewarded (`paid_wrong`) if its reward also reaches the threshold. A reward may have its own scale, for
     example because of a step cost. It may happen that no correct episode earns the threshold, although the best correct
     episode earns more than most incorrect ones. In that case, the highest reward of a correct episode replaces the
-    threshold. A correct episode counts as not rewarded (`unpaid_right`) if it earns less than the threshold, and an
-    incorrect episode (of the same task, if the task has any) earns at least as much. If no episode is incorrect, a
-    correct episode counts as not rewarded if it earns nothing. Therefore, neither partial credit for an incorrect
+    threshold.
+
+    A correct episode counts as not rewarded (`unpaid_right`) if it earns less than the threshold and no more than an
+    incorrect episode. The incorrect episode must be of the same task if that task has any. If no episode is incorrect,
+    a correct episode counts as not rewarded if it earns nothing. Therefore, neither partial credit for an incorrect
     answer nor a cost for a correct answer is a disagreement.
     """
     graded = list(_graded(trajectories))
@@ -244,7 +246,7 @@ def _unpaid_first(unpaid: Iterable[_GradedEpisode], wrong: Sequence[_GradedEpiso
 
 
 def _overpaid(one: _GradedEpisode, parts: Mapping[str, float]) -> tuple[list[str], list[str]]:
-    """Return the components that pay for what the scorer denies, and the sub-scores that deny it."""
+    """Return the components that reward what the scorer rejects, and the sub-scores that reject it."""
     culprits: list[str] = []
     reasons: list[str] = []
     denied = [name for name, value in parts.items() if value < 1]
@@ -262,7 +264,7 @@ def _overpaid(one: _GradedEpisode, parts: Mapping[str, float]) -> tuple[list[str
 
 
 def _withheld(one: _GradedEpisode) -> tuple[list[str], list[str]]:
-    """Return the components that pay nothing."""
+    """Return the components that give no reward."""
     names = [name for name, value in one.components.items() if value <= 0]
     reasons = ["the reward gives nothing for " + ", ".join(names)] if names else []
     return [f"component {name}" for name in names], reasons

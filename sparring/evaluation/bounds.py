@@ -11,8 +11,8 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The smallest and largest possible mean, given the lost episodes. Bounds are not an interval: they do not account
-    for chance."""
+    """The smallest and largest possible mean, given the lost episodes. They are not a confidence interval,
+    because they do not account for chance."""
 
     worst: float
     best: float

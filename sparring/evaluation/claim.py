@@ -1,4 +1,4 @@
-"""The claim that the evaluations of a run support, and no more. docs/verdicts.md has a table of tested scenarios."""
+"""The claim that the evaluations of a run support. docs/verdicts.md has a table of tested scenarios."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NotKnown:
     controls: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
     where: str = ""
-    """The tasks for which it is not known, if others were evaluated."""
+    """The tasks to which this applies, such as " on held-out tasks". Empty if they are the tasks of the claim."""
 
     def sentences(self) -> Iterator[str]:
         """Yield the sentence about the missing controls, if there are any."""
@@ -109,7 +109,7 @@ class Claim:
 
 
 def join_remedies(remedies: Sequence[str], *, is_one: bool) -> str:
-    """Return what each command evaluates: one control or several."""
+    """Join the commands into a clause that states that each of them evaluates the control, or the controls."""
     return "; ".join(f"{remedy} evaluates {'it' if is_one else 'them'}" for remedy in remedies)
 
 
@@ -121,7 +121,8 @@ def claim_of(evaluations: Sequence[Evaluation], facts: RunFacts) -> Claim:
     rows = [one for one in evaluations if one.name == name]
     if name != "tuned" and not name.startswith("@"):
         return Claim(scope=NO_TRAINED_POLICY, not_known=_not_known((), facts))
-    # The claim is about the highest temperature, because choices count there; greedy results are compared in addition.
+    # The claim is about the highest temperature, because the probability of every choice affects its results. Greedy
+    # results are compared in addition.
     tuned = max(rows, key=lambda one: one.temperature or 0.0)
     controls = [one for one in evaluations if one.name != name and not one.name.startswith(("@", "openai:"))]
     names = [one for one in dict.fromkeys(one.name for one in controls) if one != "expert"]
@@ -171,11 +172,11 @@ def claim_of_validations(validations: Mapping[int, Evaluation], facts: RunFacts)
 
 
 def _not_known(against: Sequence[Against], facts: RunFacts) -> NotKnown:
-    """Return the missing controls. Return none if the tuned policy is already worse than another control."""
+    """Return the missing controls. The result is empty if the tuned policy is already worse than another control."""
     missing = facts.missing(against)
     if not missing or (against and against[0].rise is Rise.FELL):
         return NotKnown()
-    # A run with random rewards that was too short has taken the usual name.
+    # The usual name already belongs to a run with random rewards that was too short.
     is_taken = any(one.before is not None and one.before.is_random_control for one in against)
     return NotKnown(
         controls=missing, remedies=(facts.remedy(missing, random="random-longer" if is_taken else "random"),)
@@ -206,7 +207,7 @@ def _scope(seen: Seen, *, is_disagreed: bool) -> Iterator[str]:
     elif tuned.criterion.independence != "scorer":
         yield f"graded by a scorer that {tuned.criterion.independence}"
     if facts.seen_in_training:
-        yield f"on tasks of which {facts.seen_in_training} of {len(planned(tuned))} were trained on"
+        yield f"on {len(planned(tuned))} tasks, {facts.seen_in_training} of which were trained on"
     if (num := common_part(tuned, seen.against)) is not None:
         yield f"on the {num} tasks that {'both' if len(seen.against) == 1 else 'all'} ran"
     elif any(not one.here for one in seen.against) and not seen.alike and (num := len(planned(tuned))) < FEW_TASKS:
@@ -256,7 +257,7 @@ def _elsewhere(
 
 
 def _only_at(tuned: Evaluation, missed: Mapping[str, Sequence[Evaluation]], facts: RunFacts) -> Iterator[str]:
-    """Yield sentences about controls that were evaluated only at this temperature, and not at that of the claim."""
+    """Yield sentences about controls that were evaluated at this temperature, but not at that of the claim."""
     for one in compared(tuned, missed, facts)[0]:
         yield f"{at_temperature(tuned).capitalize()}, tuned is {WORDS[one.rise]} {one.shown} ({one.size})."
 

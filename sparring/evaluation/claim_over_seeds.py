@@ -65,7 +65,7 @@ def claim_over(seeds: Mapping[int, Claim], *, without: Mapping[int, str] = Mappi
 
 
 def _num_seeds(num: int, without: Mapping[int, str]) -> str:
-    """Return the number of seeds of a claim, and what became of the others."""
+    """Return the number of seeds of a claim, and the status of the other seeds."""
     text = f"{num} {'seed' if num == 1 else 'seeds'}"
     reasons = Counter(why.partition(":")[0] for why in without.values())
     others = listed([f"{times} {why}" for why, times in reasons.items()])
@@ -75,8 +75,9 @@ def _num_seeds(num: int, without: Mapping[int, str]) -> str:
 def _scope_over(seeds: Mapping[int, Claim]) -> Iterator[str]:
     """Yield the conditions of all claims. A condition that applies only to some seeds lists these seeds.
 
-    Only claims of which a result at another temperature disagrees name their temperature, so it is the temperature of
-    all."""
+    A claim names its temperature only if a result at another temperature disagrees. All claims have the same
+    temperature, so it is stated without seeds.
+    """
     for part in dict.fromkeys(part for claim in seeds.values() for part in claim.scope[1:]):
         having = [str(seed) for seed, claim in seeds.items() if part in claim.scope]
         is_general = len(having) == len(seeds) or part.startswith("at temperature")
@@ -97,7 +98,7 @@ def _over(by_seed: Mapping[int, Against]) -> Against:
     names, wheres = {one.shown for one in ones}, {one.where for one in ones}
     return Against(
         control=ones[0].control,
-        # A control that was long enough only for some seeds is not imitation for as long as RL.
+        # A control that was trained long enough with only some of the seeds is not called imitation for as long as RL.
         shown=ones[0].shown if len(names) == 1 else f"the {ones[0].control}",
         difference=fmean(one.difference for one in ones),
         by_seed=tuple(one.difference for one in ones),

@@ -8,8 +8,8 @@ from sparring.evaluation.controls import WORDS, Against, listed, strongest
 
 
 def clauses_of(against: Sequence[Against], *, alike: str, is_unranked: bool) -> Iterator[str]:
-    """Yield one clause for each result. The first comparison is that with the strongest control, unless they are
-    unranked. `alike` is a result that all policies have in common."""
+    """Yield one clause for each result. The first comparison is that with the strongest control, unless the controls
+    are unranked. `alike` is a result that all policies have in common."""
     leader = None if is_unranked or not against else against[0]
     top = strongest(against) if len(against) > 1 and leader is not None and not alike else []
     for rise, words in WORDS.items():
@@ -43,8 +43,8 @@ def _names(ones: Sequence[Against], top: Sequence[Against], leader: Against | No
 
 
 def _names_with_sizes(ones: Sequence[Against]) -> str:
-    """Return the names, each with its difference. Those that were compared on some of the tasks follow with these
-    tasks."""
+    """Return the names, each with its difference. Controls that were compared on only some of the tasks are listed
+    last, with these tasks."""
     whole = listed([f"{one.shown} ({one.size})" for one in ones if not one.where])
     parts = [f", {one.where}, than {one.shown} ({one.size})" for one in ones if one.where]
     return " and".join([*([f" than {whole}"] if whole else []), *parts])

@@ -34,7 +34,7 @@ class Comparison:
     worst_p_value: float = 0.0
     """The p-value if every lost episode counts against the difference. 0 if no episode was lost."""
     late_bounds: Bounds | None = None
-    """The bounds of the difference if episodes that did not finish in time are like lost ones. None if all finished in
+    """The bounds of the difference if episodes that did not finish in time count as lost. None if all finished in
     time."""
     late_p_value: float = 0.0
     """The p-value if every lost episode, and every one that did not finish in time, counts against the difference. 0 if
@@ -52,7 +52,8 @@ class Comparison:
 
     @property
     def is_late_sign_open(self) -> bool:
-        """Whether the sign is open if episodes that did not finish in time are like lost ones."""
+        """Whether lost episodes, and those that did not finish in time, could reverse the difference, or create a
+        difference if there is none."""
         return self._is_open(self.late_bounds)
 
     def _is_open(self, bounds: Bounds | None) -> bool:
@@ -128,7 +129,7 @@ def compare(before: Evaluation, after: Evaluation) -> Comparison:
 
 
 def _without_late(one: Evaluation) -> Evaluation:
-    """Return the evaluation with the episodes that did not finish in time as lost ones."""
+    """Return the evaluation with the episodes that did not finish in time counted as lost."""
     late = one.timed_out
     return replace(
         one,

@@ -99,7 +99,7 @@ class RunFacts:
         return (*(() if BASE in compared else (BASE,)), *(() if has_random else (RANDOM,)))
 
     def remedy(self, missing: Collection[str], *, random: str = "random") -> str:
-        """Return the command that evaluates the missing controls. `random` stands for a new run with random rewards."""
+        """Return the command that evaluates the missing controls. `random` names a new run with random rewards."""
         evaluate = self.evaluates
         if RANDOM in missing:
             return (
@@ -125,13 +125,13 @@ class Against:
     opposed: str = ""
     """The opposite result at another temperature or seed, if there is one, such as "greedily worse than"."""
     here: str = ""
-    """The result on these tasks alone, if only their episodes show one, such as "better on these 5 tasks"."""
+    """A result that holds only for these tasks, such as "better on these 5 tasks". Empty if there is none."""
     where: str = ""
-    """The tasks of the comparison, if those of other controls differ, such as "on the 40 tasks that both ran"."""
+    """The tasks of the comparison, such as "on the 40 tasks that both ran". Empty if all controls share one set."""
     num_planned: int = 0
     """The number of tasks that both planned, including those of which every episode was lost. 0 for several seeds."""
     is_without_lost: bool = False
-    """Whether episodes were lost, which the difference leaves out."""
+    """Whether episodes were lost. The difference leaves them out."""
     by_seed: tuple[float, ...] = ()
     """The differences by seed, for several seeds."""
     is_random_control: bool = False
@@ -183,7 +183,7 @@ def compared(
     against, limits = [], []
     for name, rows in controls.items():
         shown = facts.shown(name)
-        # Of several evaluations, one with the same settings counts, although a newer one may have others.
+        # Prefer an evaluation with the same settings, even if a newer one has different settings.
         alike = sorted(
             (one for one in rows if one.temperature in (None, tuned.temperature)),
             key=lambda one: bool(_other_settings(one, tuned)),
@@ -234,8 +234,11 @@ def planned(one: Evaluation | None) -> frozenset[str]:
 
 
 def _here(before: Evaluation, after: Evaluation, comparison: Comparison) -> str:
-    """Return the result on these tasks alone, if they are too few for a result on others, and if their sampled episodes
-    show one. Empty if episodes were lost or not finished in time."""
+    """Return the result on these tasks alone, as shown by their sampled episodes.
+
+    The result is empty if there are enough tasks for conclusions about others, if the episodes show no difference, or
+    if some were lost or not finished in time.
+    """
     num, is_whole = comparison.num_tasks, comparison.bounds is None and comparison.late_bounds is None
     if num >= FEW_TASKS or rise_of(comparison) is not Rise.NOT_SHOWN or not after.temperature or not is_whole:
         return ""

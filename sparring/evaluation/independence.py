@@ -67,7 +67,7 @@ def _walk(function: Any) -> Iterator[tuple[Any, Any]]:
     method of, or with None."""
     seen: set[tuple[int, int]] = set()
     waiting: list[tuple[Any, Any]] = [(function, None)]
-    kept: list[Any] = []  # an id is unique only while its object lives
+    kept: list[Any] = []  # an id is unique only while its object exists
     while waiting:
         one, owner = waiting.pop()
         if (id(one), id(owner)) in seen:

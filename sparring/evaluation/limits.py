@@ -58,7 +58,7 @@ class Seen:
     against: Sequence[Against]
     facts: RunFacts
     evaluations: Sequence[Evaluation] = ()
-    """All evaluations, including those of `tuned` at other temperatures, and of policies that are no controls."""
+    """All evaluations, including those of `tuned` at other temperatures, and of policies that are not controls."""
     alike: str = ""
     """A result that all policies have in common, such as "no policy solved a task"."""
 
@@ -80,8 +80,8 @@ def at_temperature(one: Evaluation) -> str:
 
 
 def common_part(tuned: Evaluation, against: Sequence[Against]) -> int | None:
-    """Return how many tasks each control shares with `tuned`. Return None unless these tasks are the same for each
-    control and are not all tasks of the control."""
+    """Return the number of tasks that `tuned` shares with each control. Return None if not all controls share the same
+    tasks with it, or if they share all of its tasks."""
     parts = {planned(tuned) & planned(one.before) for one in against}
     return len(*parts) if len(parts) == 1 and parts != {planned(tuned)} else None
 
@@ -100,7 +100,7 @@ def _partly_shared(seen: Seen) -> Iterator[str]:
                 "conclusions about other tasks."
             )
     if parts:
-        yield "The differences are over different tasks, so they do not show which control is stronger."
+        yield "The differences were measured on different tasks, so they do not show which control is stronger."
 
 
 def _few_tasks(seen: Seen) -> Iterator[str]:
@@ -132,7 +132,7 @@ def _ceiling(seen: Seen) -> Iterator[str]:
 
 
 def _without_result(seen: Seen) -> Iterator[str]:
-    """Yield whether the results depend on episodes that were lost, or that were not finished in time."""
+    """Yield sentences about results that depend on episodes that were lost or not finished in time."""
     for one in seen.against:
         if one.comparison is not None:
             yield from _open_results(one, one.comparison, seen.tuned.name)
@@ -174,7 +174,7 @@ def _graded(seen: Seen) -> Iterator[str]:
     criterion = seen.tuned.criterion
     if criterion.scorer is None:
         yield (
-            f"No independent scorer graded it, so an exploitation of the reward would not show; "
+            f"No independent scorer graded the episodes, so exploitation of the reward would not be visible; "
             f"`sparring eval {seen.facts.name} --rescore --scorer MODULE:NAME` grades the stored episodes."
         )
     elif criterion.independence != "scorer":
@@ -223,7 +223,7 @@ def _short_random(seen: Seen) -> Iterator[str]:
 
 
 def _endings(seen: Seen) -> Iterator[str]:
-    """Yield the most frequent ending of tuned's wrong episodes, with each sampling that was evaluated."""
+    """Yield the most frequent ending of tuned's wrong episodes, for each temperature that was evaluated."""
     rows = [one for one in seen.evaluations if one.name == seen.tuned.name]
     rows.sort(key=lambda one: one.temperature or 0.0, reverse=True)
     name = f"{seen.tuned.name[0].upper()}{seen.tuned.name[1:]}"
@@ -240,8 +240,8 @@ def _endings(seen: Seen) -> Iterator[str]:
 
 
 def _ending(one: Evaluation) -> tuple[str, float] | None:
-    """Return the most frequent ending of the wrong episodes, a wrong answer or no answer, with its share. Right episodes
-    are assumed to have finished. None if few are wrong."""
+    """Return the most frequent ending of the wrong episodes (a wrong answer, or the reason why there is no answer) with
+    its share. Return None if few episodes are wrong. Right episodes are assumed to have finished."""
     played = 1 - one.lost_share
     right = played * sum(one.successes) / sum(one.samples)
     if round(played - right, 9) < MANY_WRONG:
@@ -285,8 +285,8 @@ def _chosen(seen: Seen) -> Iterator[str]:
     }
     if tuned.name in ones and len(ones) > 1 and tuned.success.mean >= max(one.success.mean for one in ones.values()):
         yield (
-            f"{tuned.name} is the best of {len(ones)} checkpoints that were evaluated on these tasks. If it was chosen for "
-            "that, its result is too good; evaluate it on tasks that played no part in the choice."
+            f"{tuned.name} is the best of {len(ones)} checkpoints that were evaluated on these tasks. If it was chosen "
+            "by these results, its success rate is overestimated; evaluate it on tasks that were not used to choose it."
         )
 
 

@@ -66,7 +66,7 @@ def rescore(
         played += groups
         prefix = "val" if row.split == "validation" else "eval"
         scored = summarize(groups, row, criterion=criterion, seconds=seconds, prefix=prefix)
-        # No stored trajectory contains a task of which every episode was lost.
+        # If every episode of a task was lost, no stored trajectory contains the task.
         evaluations.append(replace(scored, lost={**row.lost, **scored.lost}))
     original = _report(run, name)
     report = EvaluationReport(

@@ -66,9 +66,9 @@ class Review:
             return None
         return (
             f"{found.unpaid_right} of {num_right} right answers earn no more than a wrong one, such as "
-            f"{first.trajectory_id}, and {found.num_inverted} of {found.num_pairs} pairs of a task are inverted, so "
-            "advantages would not teach what is right; make the reward higher where the score is higher, and review "
-            "again."
+            f"{first.trajectory_id}, and {found.num_inverted} of {found.num_pairs} pairs of a task are "
+            "inverted. Advantages would therefore not teach what is right; make the reward higher where the score is "
+            "higher, and review again."
         )
 
     def as_json(self) -> dict[str, Any]:

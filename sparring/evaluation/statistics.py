@@ -104,7 +104,7 @@ def _lower_end(counts: Mapping[float, int], mean: float, least: float, z: float)
 
 
 _ROUNDING = 1e-12
-"""A mean below this value, of numbers up to 1, is a rounding error."""
+"""The mean of numbers up to 1 is treated as a rounding error if it is below this value."""
 
 
 def paired_p_value(before: Sequence[Fraction], after: Sequence[Fraction]) -> float:

@@ -122,7 +122,7 @@ def comparison_table(evaluations: Sequence[Evaluation], comparisons: Sequence[Co
         ]
         for one in comparisons
     ]
-    columns = ["comparison", "difference in success", "p", "fixed", "broken", "unchanged", "tasks to tell it"]
+    columns = ["comparison", "difference in success", "p", "fixed", "broken", "unchanged", "tasks needed"]
     columns += [DIFFERENCE_COLUMN] if any_lost else []
     return "paired by task", columns, rows
 
@@ -155,7 +155,7 @@ def across_table(rows: Sequence[Compared]) -> Table:
         ]
         for row in rows
     ]
-    columns = ["from", "policy", "sampled", "split", "success", "score", "to the first of its tasks", "p", "tasks"]
+    columns = ["from", "policy", "sampled", "split", "success", "score", "difference from the first", "p", "tasks"]
     columns += [*BOUNDS_COLUMNS, DIFFERENCE_COLUMN] if any_lost else []
     scorers = _list_scorers([row.evaluation for row in rows])
     return f"side by side, scored by {scorers} (95 % intervals in brackets)", columns, cells

@@ -9,9 +9,9 @@ from sparring.errors import UsageError
 PER_TOKENS = 1_000_000
 """A token price is the price of this number of tokens."""
 PRICES: Mapping[str, str] = {
-    "prefill": "a million tokens read to sample others",
+    "prefill": "a million prompt tokens that the model processed",
     "sample": "a million sampled tokens",
-    "train": "a million tokens that the learner computed",
+    "train": "a million tokens that the learner processed",
     "hour": "an hour of the machine",
 }
 """Prices of a run's own work, by name, with the unit that each price is for."""

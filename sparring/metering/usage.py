@@ -20,7 +20,7 @@ from sparring.metering.prices import endpoint_cost
 from sparring.types import Json, Usage
 
 USAGE = "usage.jsonl"
-"""File in a run folder with one `{"during", "endpoint", "answered", "read", "sampled", "cached"}` per request."""
+"""The file in a run folder with one `{"during", "endpoint", "answered", "read", "sampled", "cached"}` per request."""
 
 Meter: TypeAlias = tuple[str, str]
 """The run's folder and its current activity: `training`, or the name of an evaluation."""
@@ -34,15 +34,15 @@ class EndpointUsage:
     endpoint: str
     """`model@host`."""
     requests: int
-    """Number of attempts, including failed attempts."""
+    """The number of attempts, including failed attempts."""
     failed: int
     unreported: int
-    """Number of answers without token counts."""
+    """The number of answers without token counts."""
     read: int | None
-    """Number of prompt tokens in the answers that report it, or None if no answer reports it."""
+    """The number of prompt tokens in the answers that report it, or None if no answer reports it."""
     sampled: int | None
     cached: int | None
-    """Number of prompt tokens that the endpoint had in a cache, or None if no answer reports it."""
+    """The number of prompt tokens that the endpoint had in a cache, or None if no answer reports it."""
 
     def cost(self, prices: Mapping[str, float]) -> float | None:
         """Return the cost, or None if this endpoint has no price or reports no tokens."""
@@ -66,7 +66,7 @@ class EndpointUsage:
             tokens = "tokens unknown (the endpoint reports none)" if self.requests > self.failed else "no answer"
         else:
             cached = f" ({self.cached:,} cached)" if self.cached is not None else ""
-            missing = f" and more: {self.unreported} answers reported none" if self.unreported else ""
+            missing = f" (not counted: {self.unreported} answers without token counts)" if self.unreported else ""
             tokens = f"{self.read:,} tokens read{cached}, {self.sampled:,} sampled{missing}"
         cost = self.cost(prices)
         return f"{self.endpoint}: {self.requests} requests{failed}, {tokens}" + (

@@ -306,7 +306,7 @@ class Calibration:
     kappa: float | None
     """Cohen's kappa (1960): agreement beyond chance. It is None if all labels and verdicts are the same."""
     accepted_wrong: tuple[str, ...]
-    """Ids of the episodes that people rejected and the judge accepted."""
+    """The ids of the episodes that people rejected and the judge accepted."""
     rejected_right: tuple[str, ...]
     accepted_keys: tuple[str, ...]
     """The master keys that the judge accepted for some task."""

@@ -116,8 +116,9 @@ def json_fields(
     """Return a dense reward for answers like `<final_output>{"part":"B12"}</final_output>`.
 
     The total is (1 - format_weight) times the share of `fields` that equal the fields of task.fields["answer"], plus
-    format_weight if the answer is a single tag around a JSON object with exactly these fields, each once. If `fields`
-    is None, all fields of the reference answer are compared. Each field and the format are separate components.
+    format_weight for the correct format. The format is correct if the answer is a single tag around a JSON object with
+    exactly these fields, each once. If `fields` is None, all fields of the reference answer are compared. Each field
+    and the format are separate components.
     """
 
     def json_fields_reward(trajectory: Trajectory) -> Reward:
@@ -133,8 +134,10 @@ def json_fields(
 
 
 def _tagged_object(messages: Sequence[Message], tag: str) -> tuple[Mapping[str, Json], bool]:
-    """Return the object in the last tag of the answer (empty if there is none), and whether the form is correct: the
-    tag is the only one, it is outside code, and its object has each key once."""
+    """Return the object in the last tag of the answer (empty if there is none), and whether the form is correct.
+
+    The form is correct if the tag is the only one and outside code, and its object has each key once.
+    """
     if not messages or messages[-1].get("role") != "assistant":
         return {}, False
     text = str(messages[-1].get("content") or "")

@@ -62,12 +62,12 @@ def exact_match(tag: str | None = "final_output", field: str = "answer") -> Scor
 def numeric_match(
     tag: str | None = "final_output", field: str = "answer", *, tolerance: float, is_relative: bool = False
 ) -> Scorer:
-    """Return a scorer that gives 1.0 if the text inside the only `tag` of the last message is a JSON number that
-    differs from the task's number by at most `tolerance`, else 0.0. If `is_relative` is true, `tolerance` is a fraction
-    of the task's number.
+    """Return a scorer that gives 1.0 if the answer differs from the task's number by at most `tolerance`, else 0.0. If
+    `is_relative` is true, `tolerance` is a fraction of the task's number.
 
-    The text must contain nothing but the number: no unit and no thousands separator. The comparison uses exact
-    arithmetic, so that 1.01 is within 0.01 of 1. Parts: `format` and the conduct of the episode.
+    The answer is the text inside the only `tag` of the last message. It must be a JSON number without anything else: no
+    unit and no thousands separator. The comparison uses exact arithmetic, so that 1.01 is within 0.01 of 1. Parts:
+    `format` and the conduct of the episode.
     """
 
     def numeric_match_score(trajectory: Trajectory) -> Score:
@@ -82,9 +82,11 @@ def numeric_match(
 
 
 def set_match(tag: str | None = "final_output", field: str = "answer") -> Scorer:
-    """Return a scorer that gives 1.0 if the text inside the only `tag` of the last message is a JSON array of exactly
-    the task's values, in any order and without repetitions, else 0.0. Parts: `precision` and `recall` of the values,
-    `format`, and the conduct of the episode.
+    """Return a scorer that gives 1.0 if the answer contains exactly the task's values, in any order and without
+    repetitions, else 0.0.
+
+    The answer is the text inside the only `tag` of the last message, which must be a JSON array. Parts: `precision` and
+    `recall` of the values, `format`, and the conduct of the episode.
     """
 
     def set_match_score(trajectory: Trajectory) -> Score:

@@ -128,7 +128,8 @@ async def run_tests(
         sandbox.session(played) as candidate_box,
         AsyncExitStack() as stack,
     ):
-        with programs_end(None):  # only the candidate's: it is the cause when there is no time to read the tests
+        # The deadline applies only to the candidate. It must not keep the grader from reading the tests.
+        with programs_end(None):
             grader = await stack.enter_async_context(
                 grader_box.start(["python3", "-I", "-B", "tests_program.py"], seconds=seconds)
             )
@@ -146,7 +147,7 @@ async def _run_tests(grader: Program, player: _Player, tests: str) -> TestReport
         run = await grader.wait()
         if run.ended != "exit":
             # No code of the candidate has run yet: loading the tests does not end, or this machine is too busy to start
-            # it.
+            # the grader.
             raise InfrastructureError(
                 f"The tests could not be read: their sandbox ended after {run.seconds:.1f} s (reason: {run.ended})."
             )

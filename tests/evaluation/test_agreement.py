@@ -117,7 +117,7 @@ def test_without_a_scorer_there_is_nothing_to_compare() -> None:
 def test_the_summary_and_the_metrics_are_shares_of_the_same_counts() -> None:
     found = compared(episode(1.0, 1.0), episode(1.0, 0.0), episode(0.0, 0.0), episode(0.0, 0.0))
     assert found.summary() == (
-        "reward and scorer agree on 3 of 4 episodes (75%): 1 wrong ones paid, 0 right ones unpaid; 1 of 3 pairs inverted"
+        "reward and scorer agree on 3 of 4 episodes (75%): 1 wrong but paid, 0 right but unpaid; 1 of 3 pairs inverted"
     )
     metrics = found.metrics()
     assert (metrics["share"], metrics["paid_wrong"], metrics["inverted_pairs"]) == (0.75, 0.25, pytest.approx(1 / 3))

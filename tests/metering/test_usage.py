@@ -101,7 +101,9 @@ def test_a_sum_over_answers_of_which_some_report_none_is_marked_as_partial(tmp_p
         "".join(json.dumps(line) + "\n" for line in lines) + '{"during": "trai', "utf-8"
     )
     (found,) = read_usage(tmp_path)
-    assert found.summary({}) == "m@h: 2 requests, 5 tokens read, 5 sampled and more: 1 answers reported none"
+    assert found.summary({}) == (
+        "m@h: 2 requests, 5 tokens read, 5 sampled (not counted: 1 answers without token counts)"
+    )
 
 
 def test_no_key_or_user_of_an_address_is_in_a_name() -> None:

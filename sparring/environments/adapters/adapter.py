@@ -38,7 +38,7 @@ class Adapter(Environment):
     def list_tools(cls, **options: Any) -> Iterable[SchemaTool]:
         """Return the tools for these options, in the order in which the model sees them.
 
-        Raises UsageError, or ServiceError if a server does not list its tools.
+        Raises UsageError for invalid options, and ServiceError if a server does not list its tools.
         """
         raise NotImplementedError
 

@@ -29,8 +29,8 @@ class GymnasiumEnvironment(Adapter):
 
     The arguments of the tool `step` are the keys of a Dict action; any other action is passed as the argument `action`.
     Each transition logs `reward`, `terminated` and `truncated`, which the model does not see. The function
-    `adapters.episode_return` sums the rewards. The episode ends when the environment ends it. If observations are not
-    text, derive a subclass and override `describe`.
+    `adapters.episode_return` sums the rewards. The episode ends when a step is terminated or truncated.
+    If observations are not text, derive a subclass and override `describe`.
 
     Steps run on the event loop of all episodes, so run a slow simulator behind a server.
     """

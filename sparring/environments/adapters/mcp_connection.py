@@ -58,7 +58,7 @@ class McpConnection:
             raise self._failed(f"did not start a session within {self._start_seconds:g} s") from error
 
     async def list_tools(self) -> list[Tool]:
-        """Return the tools of all result pages."""
+        """Return the tools from all pages of the list."""
         assert self._client is not None, "the connection is not open"
         tools: list[Tool] = []
         cursor: str | None = None
@@ -142,7 +142,7 @@ def to_url(url: str, *, key: str | None, start_seconds: float, call_seconds: flo
     @asynccontextmanager
     async def transport() -> AsyncIterator[object]:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        # The session limits the duration of a response, not the HTTP client.
+        # The session, not the HTTP client, limits the duration of a response.
         timeout = httpx2.Timeout(start_seconds, read=None)
         async with (
             httpx2.AsyncClient(headers=headers, timeout=timeout) as client,
@@ -165,7 +165,7 @@ class _LastWords:
 
     def __call__(self) -> str:
         if self._file is not None:
-            # The process writes at a shared position, so reading must not move the position.
+            # The process writes at the position of this file, so reading must not move it.
             size = os.fstat(self._file.fileno()).st_size
             start = max(0, size - _LAST_WORDS)
             self._text = os.pread(self._file.fileno(), _LAST_WORDS, start).decode("utf-8", "replace")

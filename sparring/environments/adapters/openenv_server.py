@@ -167,7 +167,7 @@ class _Session:
         if answer["type"] == "error":
             if kind == "step" and answered.get("code") == "VALIDATION_ERROR":
                 raise ToolFailure(f"the action is not valid: {_problems(answered)}")
-            hint = "; start it with more max_concurrent_envs" if answered.get("code") == "CAPACITY_REACHED" else ""
+            hint = "; start it with a larger max_concurrent_envs" if answered.get("code") == "CAPACITY_REACHED" else ""
             raise self._failed(f"failed during {kind!r}: {answered.get('code')}: {answered.get('message')}{hint}")
         if answer["type"] == "observation" and not isinstance(answered.get("observation"), dict):
             raise self._failed(f"answered {kind!r} without an observation")

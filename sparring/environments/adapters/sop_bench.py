@@ -266,9 +266,10 @@ def _rows(file: Path, outputs: Sequence[str]) -> tuple[list[str], list[dict[str,
     missing = [name for name in outputs if name not in columns]
     if not outputs or missing:
         raise DataError(
-            f"{file} has no columns {missing}, which metadata.json names as scored."
+            f"{file} has no columns {missing}, which metadata.json names as scored; restore the checkout."
             if missing
-            else f"{file.with_name('metadata.json')} names no output_columns, so there is nothing to score."
+            else f"{file.with_name('metadata.json')} names no output_columns, so there is nothing to score; restore "
+            "the checkout."
         )
     for number, line in enumerate(lines[1:], start=1):
         if line and len(line) != len(columns):

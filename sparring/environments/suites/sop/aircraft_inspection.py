@@ -129,7 +129,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
             left[found]["landings"] = draw.between(landings, needed - 1)
         else:
             left[found]["landings"] = draw.between(0, landings - 1)
-    # An agent that forgets the extension of a later unit has already found the fault by then.
+    # The extension matters only if its unit comes before the one with the fault, because the inspection ends there.
     is_reached = verdict == "release" or (verdict == "inspect" and units.index(extended) < units.index(found))
     if is_reached and draw.pick((True, False)):
         checks.append("extension")

@@ -219,7 +219,7 @@ class SopDomain:
     role: str
     """The start of the prompt, such as "You release aircraft."."""
     idea: str
-    """What its decisions depend on, which differs from every other domain."""
+    """The idea that its decisions depend on. It differs from that of every other domain."""
     pattern: Literal["replay", "stateful", "execution"]
     desk: type[SopDesk]
     draw_case: Callable[[Draw, bool, int], Case]

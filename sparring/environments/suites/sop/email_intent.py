@@ -119,7 +119,7 @@ class Desk(ReplayDesk):
             if mail["from"] != "buyer" and "sender" not in skipped:
                 continue
             if mail["text"] == TAKEN_BACK:
-                # The mail before it is forgotten too.
+                # The buyer's mail before this one does not count either.
                 num_forgotten = 0 if "taken_back" in skipped else 1
             elif num_forgotten:
                 num_forgotten -= 1

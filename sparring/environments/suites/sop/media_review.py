@@ -138,7 +138,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     kind, other_kind = draw.rng.sample(KINDS, 2)
     due = draw.rng.sample(CHECKS, 3)
     worst = draw.pick(due)
-    # The check without a grade is the worst one, or another one.
+    # The check without a grade may be the worst one, or any other check that is due.
     silent = draw.pick(due) if is_missing else None
     grade = NULL_GRADE if silent == worst else draw.between(6 if is_missing else 4, 8)
     lower = iter(draw.rng.sample(range(1, NULL_GRADE if is_missing else grade), 2))

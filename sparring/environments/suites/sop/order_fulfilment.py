@@ -177,7 +177,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
         checks.append("fragile")
     if longer == 0:
         is_gift = draw.pick((True, False))
-    # If only one warehouse is allowed, it holds the same for both numbers.
+    # If only one warehouse is allowed, the result is the same with and without rounding up to full boxes.
     is_rounded = cause in ("whole", "split") or (cause == "limit" and quantity - first <= free[1])
     if needed != quantity and is_rounded:
         checks.append("box")

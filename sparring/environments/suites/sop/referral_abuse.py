@@ -1,7 +1,8 @@
 """Referral abuse: decide whether a host is paid for the friends that they referred.
 
 The decision depends on several counts over a group, each with a different condition. They are compared with a limit and
-with the size of the group. The policy writes the SQL query for these counts, and the query is really run.
+with the size of the group. The policy writes the SQL query for these counts, and the query runs on a real
+database.
 """
 
 from __future__ import annotations
