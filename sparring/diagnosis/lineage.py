@@ -59,7 +59,7 @@ class _Change:
     advised: Finding | None
     """The parent's finding that led to the change."""
     is_gone: bool
-    """Whether no finding of the run has the rule of `advised`."""
+    """Whether the rule of `advised` finds nothing in this run."""
     gain: Estimate | None
     """The gain over the parent, or None if it cannot be measured."""
 
@@ -199,7 +199,7 @@ def _advised(lineage: Lineage, changes: Mapping[str, Any]) -> Finding | None:
 
 def _gain(observed: Observed, lineage: Lineage, *, reward_changed: bool) -> Estimate | None:
     """Return the late mean minus that of the parent, at the same steps if the parent has them, otherwise at the
-    parent's end. None without data."""
+    parent's end. Return None without data."""
     name = "rollout/score/mean"
     if not observed.series(name) or not _values(lineage.history, name):
         if reward_changed:

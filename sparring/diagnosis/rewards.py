@@ -17,19 +17,19 @@ from sparring.types import Json, Outcome
 
 FEWEST_STEPS = 3
 UNPAID = 0.2
-"""The share of the episodes accepted by the scorer that earn no more than an incorrect one. At this share, reward and
-scorer use different answers."""
+"""The share of the episodes accepted by the scorer that earn no more than an incorrect one. From this share on, reward
+and scorer use different answers."""
 PAID = 0.05
-"""The smallest ratio of paid to unpaid episodes among those that the scorer accepts. A reward that pays almost none
-does not read the answers at all."""
+"""The smallest ratio of paid to unpaid episodes among those that the scorer accepts. A reward that pays almost none of
+these episodes does not read the answers at all."""
 NEVER_RIGHT, MOST_NEVER_RIGHT, OTHERS_RIGHT = 0.25, 0.9, 0.4
 """The smallest and largest share of groups without a right episode, and the smallest share of right episodes in the
 other groups. With this contrast, the two kinds of tasks are not equally hard."""
 LABEL_STEPS = 10
 """The number of last steps in which groups without a right episode are counted. Five steps have too few groups."""
 ALIKE = 0.8
-"""The smallest ratio, in agreement and in turns, between groups without a right episode and right groups, for the
-policy to behave the same in both. For turns, the inverse ratio is also bounded."""
+"""The policy behaves the same in groups with and without a right episode if the ratio of their agreements is at least
+this large. For the ratio of their turns, this is the lower bound, and its inverse is the upper bound."""
 
 
 def constant(observed: Observed) -> Iterable[Finding]:

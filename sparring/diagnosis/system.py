@@ -35,8 +35,8 @@ FRESH = 2
 MANY_DISCARDED = 0.2
 GROWN = 1.3
 FEWEST_STEPS = 24
-"""In earlier steps, memory grows because allocators keep memory of batches of other sizes: twice as much in 14 steps
-without a leak."""
+"""With fewer steps, growth is no evidence of a leak: allocators keep memory of batches of other sizes, so memory can
+double within 14 steps."""
 MEMORY = ("system/memory_rss_bytes", "system/memory_device_bytes")
 
 
@@ -376,8 +376,8 @@ def _for_silent_groups(observed: Observed, right: float) -> tuple[str, Mapping[s
 def _untrained(observed: Observed, without: float, valid: float) -> Finding:
     untrained, overruled = (observed.now(f"rollout/{kind}_turns") for kind in ("untrained", "overruled"))
     change = (
-        "Teach the form that requests demand: demonstrate it in a warm start and describe it in the prompt. Or do not "
-        "demand it."
+        "Teach the answer format that the requests require: demonstrate it in a warm start and describe it in the "
+        "prompt. Or do not require a format."
         if overruled > untrained / 2
         else "Configure the agent to request turns that can be trained: temperature above 0, and top_p = 1."
     )

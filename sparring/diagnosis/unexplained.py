@@ -16,15 +16,16 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 SETTLED = 0.5
-"""The mean share of a group that agrees on a wrong answer from which the policy has settled on wrong answers."""
+"""If the mean share of a group that agrees on a wrong answer is at least this large, the policy has settled on wrong
+answers."""
 FEWEST_MEMBERS = 4
-"""The smallest group whose agreement means something."""
+"""The number of members from which the agreement of a group is meaningful."""
 DECIDES = 0.9
-"""The smallest share of answers, in groups that are partly right, that are always right or always wrong. The answer is
-then what is graded."""
+"""If at least this share of the answers in partly right groups is always right or always wrong, the answer determines
+the grade."""
 MOST_RANK = 128
 NO_RISE = 1.0
-"""The number of standard errors of training and validation together below which success has not risen."""
+"""Success has not risen if its change is below this number of standard errors, for training and validation together."""
 MOSTLY_WRONG = 0.5
 """The share of right episodes below which success is expected to rise."""
 
