@@ -36,7 +36,7 @@ def too_small(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="batch.too_small",
         severity=Severity.WARNING,
-        symptom=f"a step runs {played} episodes, of which {played * valid:.1f} have a sibling that acted differently: "
+        symptom=f"a step runs {played} episodes, of which {played * valid:.1f} are in groups with a signal: "
         "the next step may undo what one step learns.",
         evidence={
             "global_batch_size": batch.global_batch_size,

@@ -183,11 +183,11 @@ def no_progress(observed: Observed) -> Iterable[Finding]:
             "of_these_paid_differently": differently,
             "examples": shown(wrong),
         },
-        change="Search for the cause in this order: compare the reference answers with the answers on which the "
-        f"episodes of a task agree (agreed_wrong_answers: {len(settled)} of the last {len(groups)} groups); find out "
-        f"why identical episodes of a task earn different rewards ({differently} of {same} do); compare the reward "
-        "with the scorer in the episodes named here; then check whether prompt and tools contain enough information "
-        "to find the answer.",
+        change="Search for the cause in this order. First, compare the reference answers with the answers on which "
+        f"the episodes of a task agree (agreed_wrong_answers: {len(settled)} of the last {len(groups)} groups). "
+        f"Second, find out why identical episodes of a task earn different rewards ({differently} of {same} do). "
+        "Third, compare the reward with the scorer in the episodes named here. Finally, check whether prompt and "
+        "tools contain enough information to find the answer.",
         confirm="The reward rises above its level.",
         step=observed.history.last_step,
         trajectories=named(wrong),

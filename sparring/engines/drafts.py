@@ -1,4 +1,4 @@
-"""Drafts of the next tokens of a turn, from what other turns sampled after the same words.
+"""Drafts of the next tokens of a turn, taken from the tokens that other turns sampled after the same tokens.
 
 The engine feeds a draft together with the last token, so one pass through the model may yield several tokens. A draft
 never decides a token: the turn draws from the logits at each place, and the draft is used only as far as it agrees
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import final
 
 NUM_EQUAL = 4
-"""The number of tokens before a place that must be equal for its continuation to be a draft."""
+"""A continuation is used as a draft if this number of tokens before it is equal."""
 LEAST_LOGPROB = -0.1
 """A draft ends before a token that was sampled with less than this log-probability, since it would often be wrong."""
 MAX_PLACES = 200_000
@@ -20,7 +20,7 @@ MAX_PLACES = 200_000
 
 @final
 class Drafts:
-    """Remembers the sampled tokens of turns by the tokens before them. The latest turn counts."""
+    """Stores the sampled tokens of turns, keyed by the tokens before them. A later turn replaces an earlier one."""
 
     def __init__(self, max_places: int = MAX_PLACES) -> None:
         self._max_places = max_places
