@@ -373,8 +373,8 @@ def uneven_turns(observed: Observed) -> Iterable[Finding]:
     """Report that some tasks always use up their turns and are never solved, while other tasks end early and are
     solved.
 
-    Some tasks or tools are then broken. An episode is stuck if it shows one of three signs: it repeats a call, it makes
-    calls that others do not make, or it has used one and a half times the turns that nine of ten correct episodes
+    Some tasks or tools are then broken. An episode is stuck if it repeats a call, if it makes calls that others do not
+    make, or if it uses too many turns. Too many are one and a half times the turns that nine of ten correct episodes
     need."""
     limit = _max_turns(observed)
     if limit is None or limit < 3 or len(observed.late) < FEWEST:

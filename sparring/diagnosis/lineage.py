@@ -24,10 +24,10 @@ SIGNAL = "analysis/batch_valid_ratio"
 def evaluate_change(observed: Observed) -> Iterable[Finding]:
     """Report whether the change in a branched run worked.
 
-    The finding states what was changed since the parent, whether the symptom that caused the change is gone, and
-    whether the reward (or the score, if there is one) is better than the parent's at the same steps. Until the branch
-    has run for the number of steps given in the parent's finding, the verdict is "too early". The finding is a warning
-    if the change did not help, or if several settings were changed at once."""
+    The finding states what was changed since the parent, and whether the symptom that caused the change is gone. It
+    also compares the reward (or the score, if there is one) with the parent's at the same steps. Until the branch has
+    run for the number of steps given in the parent's finding, the verdict is "too early". The finding is a warning if
+    the change did not help, or if several settings were changed at once."""
     lineage = observed.lineage
     if lineage is None:
         return

@@ -182,8 +182,8 @@ def _by_score(played: Sequence[Episode], threshold: float) -> tuple[list[Episode
 
 
 def labels(observed: Observed) -> Iterable[Finding]:
-    """Report that no episode is correct in a quarter of the groups, while most episodes in the other groups are, and
-    that the policy behaves in the same way in both kinds of groups.
+    """Report that no episode is correct in a quarter of the groups, while many episodes in the other groups are
+    correct, although the policy behaves in the same way in both.
 
     The same behavior means that episodes end by themselves after the same number of turns, and that the episodes of a
     group agree on an answer that differs from task to task. (In tasks that are too hard, episodes end with the same few

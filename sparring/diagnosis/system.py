@@ -22,9 +22,9 @@ MOST_FAILED, BROKEN = 0.01, 0.2
 """The shares of failed attempts for a warning and for an error."""
 FEWEST_ATTEMPTS = 50
 MISMATCH, MOST_ROUNDED, ROUNDED_SHARE = 1e-3, 0.05, 0.05
-"""The mean absolute difference of log-probabilities between sampler and learner with the same weights: the normal
-limit, the limit for half precision, and that limit as a share of the entropy. Rounding affects a policy less if it is
-certain."""
+"""The limits of the mean absolute difference of log-probabilities between sampler and learner with the same weights:
+the normal limit, the limit for half precision, and the latter as a share of the entropy. Rounding affects a policy less
+if it is certain."""
 FEW_COUNT = 0.5
 """The effective sample size below which most tokens of a step have nearly no weight."""
 LEFT_OUT, RECENT_STEPS = 0.2, 10
@@ -218,8 +218,8 @@ def _for_mismatch(config: Config) -> tuple[str, Mapping[str, Json]]:
 
 
 def stale(observed: Observed) -> Iterable[Finding]:
-    """Report tokens that are older than allowed (an error), tokens that are discarded because of their age, or tokens
-    that have almost no weight because the policy has moved away from the one that sampled them."""
+    """Report tokens that are older than allowed (an error) or that are discarded because of their age. Also report
+    tokens that have almost no weight because the policy has moved away from the one that sampled them."""
     rollout, staleness = observed.config.rollout, _measure_staleness(observed)
     if staleness.highest > rollout.max_steps_off_policy:
         yield _too_stale(observed, staleness)

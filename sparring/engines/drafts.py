@@ -1,8 +1,8 @@
 """Drafts of the next tokens of a turn, taken from the tokens that other turns sampled after the same tokens.
 
 The engine feeds a draft together with the last token, so one pass through the model may yield several tokens. A draft
-never decides a token: the turn draws from the logits at each place, and the draft is used only as far as it agrees
-(arXiv:2211.17192 does the same with a smaller model as the source; arXiv:2304.04487 with earlier text).
+never determines a token: the turn draws from the logits at each place, and the draft is used only as far as it agrees.
+(In arXiv:2211.17192, the source of drafts is a smaller model; in arXiv:2304.04487, it is earlier text.)
 """
 
 from __future__ import annotations

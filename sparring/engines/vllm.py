@@ -61,9 +61,9 @@ class VLLMEngine:
             ["http://127.0.0.1:8000"], shape=AdapterShape(rank=16, alpha=64), folder=Path("adapters"), weights=weights
         )
 
-    A session stays on the server with the fewest open sessions, whose cache has the session's earlier turns, and moves
-    when the server fails. A turn that a server does not answer is sampled again on another one. The servers read the
-    adapters from `folder`, so all of them need access to it.
+    A new session gets the server with the fewest open sessions. It stays there, because the server's cache contains its
+    earlier turns, and moves only if the server fails. A turn that a server does not answer is sampled again on another
+    one. The servers read the adapters from `folder`, so all of them need access to it.
     """
 
     def __init__(

@@ -38,8 +38,9 @@ HEALTH_SECONDS = 5.0
 MOST_LOGPROBS = 20
 """The number of log-probabilities that a server reports at most by default (`--max-logprobs`)."""
 BIASES = tuple(map(float, range(0, 100, 10)))
-"""The steps are small, so that the raised probability is never too close to 1: if the answer to one bias does not
-contain the id, its probability with the next bias is below e^10 / 20 times that of the other ids."""
+"""The biases that are tried in turn. The steps are small, so that the raised probability is never too close to 1. If
+the answer to one bias does not contain the id, its probability with the next bias is below e^10 / 20 times that of the
+other ids."""
 MOST_BIASED = -1e-5
 """The largest log-probability with a bias from which the bias can be subtracted in single precision."""
 _MISSING_LOGPROB = -9999.0

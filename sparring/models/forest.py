@@ -1,9 +1,9 @@
 """Compute token log-probabilities of a forest of segments: every distinct token goes through the model once.
 
-The tokens of all segments form a tree. A token that several segments have after equal histories is one node: a prompt
-that a group (or a whole batch) shares, and also the tokens that several episodes sampled alike. Its keys and values are
-computed once, and receive the gradients of all segments. Each trained token keeps its own log-probability, so a node
-that five episodes trained on has five of them, which are equal.
+The tokens of all segments form a tree. A token that several segments have after equal histories is one node. Examples
+are a prompt that a group (or a whole batch) shares, and the tokens that several episodes sampled identically. The keys
+and values of a node are computed once, and receive the gradients of all segments. Each trained token keeps its own
+log-probability, so a node that five episodes trained on has five of them, which are equal.
 
 Shapes: N nodes of the tree (the flat batch), M trained tokens, U different predictions, hidden size H, vocabulary V.
 """

@@ -2,9 +2,9 @@
 from both.
 
 The trained tensors are a LoRA adapter (through peft) or all weights. With an adapter, the base weights are stored once,
-frozen and in their own precision: the matrices of the transformers model are views of the fused matrices, which the
-learner and an engine in this process both use. `snapshot` copies the trained tensors with a fingerprint of their
-content. `materialize` converts a snapshot to the weights that an engine samples with, only once for the same content.
+frozen and in their own precision. The matrices of the transformers model are views of the fused matrices. The learner
+and an engine in this process both use these. `snapshot` copies the trained tensors with a fingerprint of their content.
+`materialize` converts a snapshot to the weights that an engine samples with, only once for the same content.
 """
 
 from __future__ import annotations
