@@ -17,7 +17,8 @@ from sparring.types import Json
 NO_CHANGE = ("schedule.", "run.", "tracking.")
 """Settings for the length of a run and where it is stored. They do not affect how it learns."""
 MOVES = ("stall.", "signal.", "system.filtered")
-"""Symptoms of a flat run. Noise can hide them, so they count as gone only when something rises."""
+"""Symptoms of a flat run. Noise can hide them, so they count as gone only when the score or the share of groups with
+signal rises."""
 SIGNAL = "analysis/batch_valid_ratio"
 
 

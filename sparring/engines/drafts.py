@@ -15,7 +15,7 @@ NUM_EQUAL = 4
 LEAST_LOGPROB = -0.1
 """A draft ends before a token that was sampled with less than this log-probability, since it would often be wrong."""
 MAX_PLACES = 200_000
-"""The number of places that are remembered. When it is reached, all are forgotten."""
+"""The maximum number of stored places. When it is reached, all places are dropped."""
 
 
 @final
@@ -27,7 +27,7 @@ class Drafts:
         self._places: dict[tuple[int, ...], tuple[Sequence[int], Sequence[float], int]] = {}
 
     def remember(self, ids: Sequence[int], sampled: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Remember the last token of `ids`. `sampled` and `logprobs` are the tokens at the end of `ids` that a turn
+        """Store the last token of `ids`. `sampled` and `logprobs` are the tokens at the end of `ids` that a turn
         sampled, and their log-probabilities. Both may grow later, and are not copied."""
         if len(ids) > NUM_EQUAL:
             if len(self._places) >= self._max_places:
@@ -48,5 +48,5 @@ class Drafts:
         return draft
 
     def forget(self) -> None:
-        """Forget all places."""
+        """Drop all places."""
         self._places.clear()

@@ -470,7 +470,7 @@ class TorchEngine:
                     self._known.add(key, logits[key])
         pending = [turn for row in rows for turn in holders[row]]
         while pending:
-            # A turn goes on as long as it draws the tokens of its own draft, since its row contains no others.
+            # A turn continues as long as it draws the tokens of its own draft, because its row contains no others.
             pending = [turn for turn in self._sample_next(pending, logits) if turn.key in fed[turn.held]]
         for row in rows:
             self._part(row, [turn for turn in holders[row] if not turn.future.done()])
@@ -487,7 +487,7 @@ class TorchEngine:
         return drafts
 
     def _sample_next(self, turns: Sequence[RunningTurn], logits: Mapping[Key, Tensor]) -> list[RunningTurn]:
-        """Sample the next token of each turn from the logits after its history. Return the turns that go on."""
+        """Sample the next token of each turn from the logits after its history. Return the turns that continue."""
         masks = self._masks(turns)
         turns = [turn for turn in turns if not turn.future.done()]
         if not turns:
