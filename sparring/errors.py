@@ -4,11 +4,11 @@
     ├── UsageError                 exit 2: the command line or the recipe
     │   └── ConfigError            all problems of a recipe at once
     ├── DataError                  exit 3: datasets, demonstrations, checkpoints, stored runs
-    │   └── ConstraintError        an answer cannot be held to the requested form
     │   └── ConstraintError        an answer cannot be constrained to the requested form
-    │   └── DiskError              a disk is full, read-only or fails
+    ├── ServiceError               exit 4: environment, model files, a missing package or server
     │   └── DiskError              a disk is full, is read-only or fails
     ├── GateError                  exit 5: a gate stopped the run (no successes at baseline, ...)
+    └── EpisodeError               ends one episode, never the run
         ├── InfrastructureError    retried, then kept out of learning
         ├── ClientError            the gateway refused the agent's last request; kept out of learning
         ├── OutputRefused          the gateway refused a request because of the policy's output in it

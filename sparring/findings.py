@@ -27,7 +27,7 @@ RENAMED = {
 
 
 class Severity(StrEnum):
-    """How serious a finding is. Only an ERROR prevents training from starting."""
+    """The severity of a finding. Only an ERROR prevents training from starting."""
 
     ERROR = "error"
     WARNING = "warning"

@@ -32,7 +32,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateRule:
-    """How groups change the weights. The same groups in the same order always produce the same weights."""
+    """The rule by which groups change the weights. The same groups in the same order always produce the same
+    weights."""
 
     learner: Learner
     advantages: Callable[[Sequence[TrajectoryGroup]], tuple[TurnAdvantages, Mapping[str, float]]]

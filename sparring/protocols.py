@@ -95,7 +95,7 @@ class Engine(Protocol):
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """What this engine can do in addition to sampling. This does not change."""
+        """The capabilities of this engine in addition to sampling. They do not change."""
         ...
 
     @property
@@ -148,7 +148,7 @@ class MessageEngine(Protocol):
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """What this engine can do. It has none of the capabilities, because it answers in messages."""
+        """The capabilities of this engine. It has none, because it answers in messages."""
         ...
 
     @property

@@ -24,7 +24,7 @@ ToolSchema: TypeAlias = Mapping[str, Json]
 
 
 class Outcome(StrEnum):
-    """How an episode ended."""
+    """The way in which an episode ended."""
 
     FINISHED = "finished"
     MAX_TURNS = "max_turns"
@@ -44,14 +44,14 @@ class Outcome(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why the policy stopped a turn."""
+    """The reason why the policy stopped a turn."""
 
     STOP = "stop"
     LENGTH = "length"
 
 
 class UntrainedReason(StrEnum):
-    """Why a turn is not trained on."""
+    """The reason why a turn is not trained on."""
 
     NOT_RECEIVED = "not_received"
     """The turn's answer did not reach the client, and no later turn continues it."""
@@ -78,7 +78,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How a turn is sampled. `temperature` 0 is greedy; `max_tokens` bounds one turn."""
+    """The sampling settings of a turn. `temperature` 0 is greedy; `max_tokens` bounds one turn."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -167,8 +167,8 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCapabilities:
-    """What an engine does with its present settings. Rules, sessions and the training loop check these fields, never an
-    engine's class or name.
+    """The capabilities of an engine with its present settings. Rules, sessions and the training loop check these
+    fields, never an engine's class or name.
 
     The defaults describe an engine that answers in messages and has none of these capabilities.
     """
@@ -289,11 +289,11 @@ class Turn:
 
     @property
     def untrained_reason(self) -> UntrainedReason | None:
-        """Why this turn is not trained on, or None if it is.
+        """The reason why this turn is not trained on, or None if it is trained on.
 
-        The client received a trained turn, its tokens are known, and they were sampled from the whole distribution that
-        the learner computes. With greedy or top-p sampling, the learner's ratio would compare two different
-        distributions.
+        A turn is trained on only if the client received it, its tokens are known, and they were sampled from the whole
+        distribution that the learner computes. With greedy or top-p sampling, the learner's ratio would compare two
+        different distributions.
         """
         if not self.is_received:
             return UntrainedReason.NOT_RECEIVED
@@ -404,7 +404,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryGroup:
-    """Those trajectories of one task that may be trained on. Lost members (`Outcome.is_lost`) are only counted."""
+    """The trajectories of one task that may be trained on. Lost members (`Outcome.is_lost`) are only counted."""
 
     task: Task
     trajectories: tuple[Trajectory, ...]

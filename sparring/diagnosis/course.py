@@ -1,4 +1,4 @@
-"""The course of a series with one number per step: whether, beyond its noise, it rises, falls or stays the same."""
+"""Tests whether a series with one number per step rises, falls or stays the same, beyond its noise."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LIKELY = 2.0
 JUDGE_AFTER = 25
 """The number of steps after which the effect of a change is visible. For a noisy curve, it is up to twice as many."""
 FLAT, EQUIVALENT = 0.12, 1.645
-"""The share of the range of rewards within which a curve is flat, and the number of standard errors by which it must be
-within that share (two one-sided tests at 5 %)."""
+"""A curve is flat if its change is below this share of the range of rewards, by at least this number of standard errors
+(two one-sided tests at 5 %)."""
 HEALTHY_SIGNAL = 0.3
 """The share of groups with signal below which a stall has a simpler explanation than capacity or the size of the
 updates."""

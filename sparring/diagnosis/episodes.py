@@ -24,19 +24,19 @@ MOST_CUT, MOST_OUT_OF_TURNS = 0.05, 0.10
 without an answer."""
 MOST, RAMBLING = 0.5, 0.5
 """Two limits. If more than this share of episodes is cut and none is right, nothing else can be learned about them.
-Above this entropy, in nats per token, a policy does not finish for another reason."""
+Above this entropy, in nats per token, the limit is not the reason why a policy does not finish: it rambles."""
 FIRST_STEPS = 2
 """The number of first steps whose episodes come from nearly the initial policy."""
 MOST_TOKENS = 8192
 """The largest number of tokens per turn that MTRL allows."""
 FEWEST_TURNS, FEWEST_TOKENS = 4, 32
-"""The smallest proposed limits for the turns of an episode and the tokens of a turn. A call with its answer needs about
-as much."""
+"""The smallest proposed limits for the turns of an episode and the tokens of a turn. One call and the answer after it
+need about this many."""
 FEWEST = 24
 """The smallest number of late episodes for which a share is computed."""
 MOST_TOOL_ERRORS, BROKEN_TOOLS = 0.15, 0.5
-"""The share of calls that may fail, and the share of calls that raise above which nothing can be learned with the
-tools."""
+"""The share of calls that may fail, and the share of calls that raise exceptions above which nothing can be learned
+with the tools."""
 FOR_TOOL_ERRORS = {
     "unknown_tool": "Use the same tool names in the prompt as in the environment: the policy calls tools that do not exist.",
     "bad_json": "Show the call format in the prompt, or warm-start on demonstrations that use it: arguments are not JSON.",
@@ -46,7 +46,8 @@ FOR_TOOL_ERRORS = {
 FIX_THE_TOOLS = (
     "Fix the tools: they raise errors. `sparring check` calls them with the arguments that the schemas allow."
 )
-"""The changes for calls that fail: for kinds that the policy or the recorded answers cause, and for all others."""
+"""The changes for failed calls: one for each kind of failure that the policy or the recorded answers cause, and one for
+all other kinds."""
 LOOP = 3
 """The number of calls to the same tool with the same arguments in one episode from which the episode counts as a
 loop."""
@@ -68,7 +69,7 @@ FOR_FAILURES = {
 }
 """The changes for a run without a right episode, by the pattern of its episodes."""
 NEAR_LIMIT = 0.8
-"""A share of `max_turns`."""
+"""With at least this share of `max_turns`, an episode has nearly used up its turns."""
 AMPLE = 1.5
 """A multiple of the turns that right episodes need. With this many turns, more turns do not help."""
 
@@ -372,8 +373,8 @@ def uneven_turns(observed: Observed) -> Iterable[Finding]:
     """Report that some tasks always use up their turns and are never solved, while other tasks end early and are
     solved.
 
-    Some tasks or tools are then broken. An episode is stuck if it shows one of three signs: it repeats a call, it makes
-    calls that others do not make, or it has used one and a half times the turns that nine of ten correct episodes
+    Some tasks or tools are then broken. An episode is stuck if it repeats a call, if it makes calls that others do not
+    make, or if it uses too many turns. Too many are one and a half times the turns that nine of ten correct episodes
     need."""
     limit = _max_turns(observed)
     if limit is None or limit < 3 or len(observed.late) < FEWEST:

@@ -25,10 +25,11 @@ UNSURE = 0.3
 def template(observed: Observed) -> Iterable[Finding]:
     """Report that the chat template, or the format that the prompt requests, is not the one that the policy learned.
 
-    Three symptoms show this. There are three cases. First, the chat template contradicts itself, which is an error
-    however well the run learns. Second, few episodes are correct, and from the first step on, three tenths of the turns
-    are unreadable calls that were not truncated, or do not end while the policy is uncertain of each token. Third, for
-    three tenths of the turns, the chat template does not continue the text as it was sampled."""
+    The rule reports three cases. First, the chat template contradicts itself, which is an error however well the run
+    learns. Second, few episodes are correct, and three tenths of the turns are unreadable from the first step on. An
+    unreadable turn is a call that cannot be parsed although it was not truncated, or a turn that does not end while the
+    policy is uncertain of each token. Third, for three tenths of the turns, the chat template does not continue the
+    text as it was sampled."""
     if observed.template_problem is not None:
         yield _contradicts_itself(observed, observed.template_problem)
         return

@@ -17,17 +17,18 @@ from sparring.types import Json
 NO_CHANGE = ("schedule.", "run.", "tracking.")
 """Settings for the length of a run and where it is stored. They do not affect how it learns."""
 MOVES = ("stall.", "signal.", "system.filtered")
-"""Symptoms of a flat run. Noise can hide them, so they count as gone only when something rises."""
+"""Symptoms of a flat run. Noise can hide them, so they count as gone only when the score or the share of groups with
+signal rises."""
 SIGNAL = "analysis/batch_valid_ratio"
 
 
 def evaluate_change(observed: Observed) -> Iterable[Finding]:
     """Report whether the change in a branched run worked.
 
-    The finding states what was changed since the parent, whether the symptom that caused the change is gone, and
-    whether the reward (or the score, if there is one) is better than the parent's at the same steps. Until the branch
-    has run for the number of steps given in the parent's finding, the verdict is "too early". The finding is a warning
-    if the change did not help, or if several settings were changed at once."""
+    The finding states what was changed since the parent, and whether the symptom that caused the change is gone. It
+    also compares the reward (or the score, if there is one) with the parent's at the same steps. Until the branch has
+    run for the number of steps given in the parent's finding, the verdict is "too early". The finding is a warning if
+    the change did not help, or if several settings were changed at once."""
     lineage = observed.lineage
     if lineage is None:
         return
@@ -59,7 +60,7 @@ class _Change:
     advised: Finding | None
     """The parent's finding that led to the change."""
     is_gone: bool
-    """Whether no finding of the run has the rule of `advised`."""
+    """Whether the rule of `advised` finds nothing in this run."""
     gain: Estimate | None
     """The gain over the parent, or None if it cannot be measured."""
 
@@ -199,7 +200,7 @@ def _advised(lineage: Lineage, changes: Mapping[str, Any]) -> Finding | None:
 
 def _gain(observed: Observed, lineage: Lineage, *, reward_changed: bool) -> Estimate | None:
     """Return the late mean minus that of the parent, at the same steps if the parent has them, otherwise at the
-    parent's end. None without data."""
+    parent's end. Return None without data."""
     name = "rollout/score/mean"
     if not observed.series(name) or not _values(lineage.history, name):
         if reward_changed:

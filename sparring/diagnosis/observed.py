@@ -123,7 +123,8 @@ class Observed:
 
     @property
     def silent_groups_agree(self) -> bool:
-        """Whether most groups without an advantage have equal rewards, as with most methods."""
+        """Whether most groups without an advantage have equal rewards. With most advantage methods, this is the usual
+        cause."""
         kinds = ("all_right", "all_wrong", "all_between")
         equal = sum(self.now(f"analysis/equal_groups/{kind}") for kind in kinds)
         return equal >= 0.5 * self.now("analysis/zero_adv_groups")

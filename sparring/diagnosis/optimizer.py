@@ -23,17 +23,18 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 LARGE, USUAL, HUGE = 0.05, 0.005, 0.3
-"""Shares of the norm of the trained weights that one update changes: one that can destroy the policy, the usual one,
-and one that leaves nothing of the policy, even if it could do little before."""
+"""Sizes of one update, as shares of the norm of the trained weights: a size that can destroy the policy, the usual
+size, and a size that erases everything the policy has learned, however little that was."""
 ANOTHER = 3.0
-"""The factor by which the entropy must differ from that of the first step, up or down, for another policy."""
+"""If the entropy differs from that of the first step by this factor, up or down, the policy counts as a different
+one."""
 FROZEN, STILL = 1e-4, 0.03
-"""Mean changes, per token, of the log-probabilities of one text. An update below the first is invisible even in large
-numbers. If all updates together are below the second, the policy has not changed."""
+"""Mean changes, per token, of the log-probabilities of one text. Updates below the first value have no visible effect,
+however many there are. If all updates together are below the second value, the policy has not changed."""
 FEWEST_UPDATES = 4
 FARTHEST = 5e-4
-"""The sum of the learning rates of all steps below which hardly anything can have been learned. Weights are a hundred
-times as large."""
+"""The sum of the learning rates of all steps below which hardly anything can have been learned. The weights themselves
+are about a hundred times as large as this sum."""
 DROWNED = 1e-3
 """The multiple of the gradient's norm from which `adam_eps` outweighs the gradient of a single weight."""
 
@@ -67,7 +68,8 @@ def updates_too_large(observed: Observed) -> Iterable[Finding]:
     change = _times(entropies, first, [one.step for one in since])
     is_another = change is not None and not 1 / ANOTHER < change < ANOTHER
     has_risen = lost <= -LIKELY * error
-    # The policy of one step may have been lucky. A policy with another entropy that is not better was not improved.
+    # A rise within the noise of a step does not count: a policy with a different entropy has improved only if it is
+    # significantly better.
     is_huge = max(size for _, size in sizes) >= HUGE
     is_destroyed = lost > SURE * error or ((is_another or is_huge) and not has_risen)
     is_idle = len(since) == LATE_STEPS and median(size for _, size in sizes) >= LARGE and not has_risen

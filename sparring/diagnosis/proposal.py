@@ -21,8 +21,8 @@ def overrides(settings: Mapping[str, Json]) -> list[str]:
 
 
 def possible(config: Config, settings: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Return the settings, or none if the recipe would be rejected with them. A proposal must work without further
-    changes."""
+    """Return the settings, or an empty mapping if the recipe would be rejected with them. A proposal must work without
+    further changes."""
     try:
         validate(tables(config), overrides(settings))
     except ConfigError:

@@ -17,19 +17,19 @@ from sparring.types import Json, Outcome
 
 FEWEST_STEPS = 3
 UNPAID = 0.2
-"""The share of the episodes accepted by the scorer that earn no more than an incorrect one. At this share, reward and
-scorer use different answers."""
+"""The share of the episodes accepted by the scorer that earn no more than an incorrect one. From this share on, reward
+and scorer use different answers."""
 PAID = 0.05
-"""The smallest ratio of paid to unpaid episodes among those that the scorer accepts. A reward that pays almost none
-does not read the answers at all."""
+"""The smallest ratio of paid to unpaid episodes among those that the scorer accepts. A reward that pays almost none of
+these episodes does not read the answers at all."""
 NEVER_RIGHT, MOST_NEVER_RIGHT, OTHERS_RIGHT = 0.25, 0.9, 0.4
 """The smallest and largest share of groups without a right episode, and the smallest share of right episodes in the
 other groups. With this contrast, the two kinds of tasks are not equally hard."""
 LABEL_STEPS = 10
 """The number of last steps in which groups without a right episode are counted. Five steps have too few groups."""
 ALIKE = 0.8
-"""The smallest ratio, in agreement and in turns, between groups without a right episode and right groups, for the
-policy to behave the same in both. For turns, the inverse ratio is also bounded."""
+"""The policy behaves the same in groups with and without a right episode if the ratio of their agreements is at least
+this large. For the ratio of their turns, this is the lower bound, and its inverse is the upper bound."""
 
 
 def constant(observed: Observed) -> Iterable[Finding]:
@@ -182,8 +182,8 @@ def _by_score(played: Sequence[Episode], threshold: float) -> tuple[list[Episode
 
 
 def labels(observed: Observed) -> Iterable[Finding]:
-    """Report that no episode is correct in a quarter of the groups, while most episodes in the other groups are, and
-    that the policy behaves in the same way in both kinds of groups.
+    """Report that no episode is correct in a quarter of the groups, while many episodes in the other groups are
+    correct, although the policy behaves in the same way in both.
 
     The same behavior means that episodes end by themselves after the same number of turns, and that the episodes of a
     group agree on an answer that differs from task to task. (In tasks that are too hard, episodes end with the same few

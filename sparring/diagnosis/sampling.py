@@ -19,12 +19,12 @@ FEWEST = 8
 opposite."""
 BELOW = "evaluation.below_training"
 HOT, COLD = 1.3, 0.5
-"""Temperatures beyond which the sampled policy is a different one."""
+"""Above the first temperature, or below the second one, the sampled policy differs too much from the trained one."""
 
 
 def too_small(observed: Observed) -> Iterable[Finding]:
     """Report that a step runs too few episodes, or that fewer than eight of them have a signal because the batch is
-    small. It learns noise."""
+    small. Such a step learns noise."""
     batch, steps = observed.config.batch, len(observed.trained)
     played = batch.global_batch_size * batch.group_size
     if steps < LATE_STEPS or observed.is_solved or played >= 2 * FEWEST:
@@ -36,7 +36,7 @@ def too_small(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="batch.too_small",
         severity=Severity.WARNING,
-        symptom=f"a step runs {played} episodes, of which {played * valid:.1f} have a sibling that acted differently: "
+        symptom=f"a step runs {played} episodes, of which {played * valid:.1f} are in groups with a signal: "
         "the next step may undo what one step learns.",
         evidence={
             "global_batch_size": batch.global_batch_size,

@@ -28,8 +28,8 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 UNPAID_SHARE = 0.05
-"""The share of episodes that the scorer accepts and the reward does not pay from which the reward does not read what
-the scorer reads."""
+"""If the scorer accepts at least this share of the episodes and the reward does not pay them, the two read different
+parts of the answers."""
 UNPAID_ALL = 0.95
 AGREEING, NEARLY_ALL_AGREE = 0.6, 0.8
 """Shares of groups whose members all earned the same. From the first, most episodes are useless. From the second, the
@@ -39,7 +39,7 @@ VALIDATION_SHARE = 0.3
 DROPPED, GONE = 0.5, 0.25
 """The share of the peak's gain that a collapse loses, and the share that is left after a complete collapse."""
 WINDOW, SHORT_WINDOW = 5, 2
-"""The number of steps of a peak, and of a peak at the very beginning."""
+"""The number of steps of a peak, and of a peak within the first steps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ MOST_FAILED, BROKEN = 0.01, 0.2
 """The shares of failed attempts for a warning and for an error."""
 FEWEST_ATTEMPTS = 50
 MISMATCH, MOST_ROUNDED, ROUNDED_SHARE = 1e-3, 0.05, 0.05
-"""The mean absolute difference of log-probabilities between sampler and learner with the same weights: the normal
-limit, the limit for half precision, and that limit as a share of the entropy. Rounding affects a policy less if it is
-certain."""
+"""The limits of the mean absolute difference of log-probabilities between sampler and learner with the same weights:
+the normal limit, the limit for half precision, and the latter as a share of the entropy. Rounding affects a policy less
+if it is certain."""
 FEW_COUNT = 0.5
 """The effective sample size below which most tokens of a step have nearly no weight."""
 LEFT_OUT, RECENT_STEPS = 0.2, 10
@@ -35,8 +35,8 @@ FRESH = 2
 MANY_DISCARDED = 0.2
 GROWN = 1.3
 FEWEST_STEPS = 24
-"""In earlier steps, memory grows because allocators keep memory of batches of other sizes: twice as much in 14 steps
-without a leak."""
+"""With fewer steps, growth is no evidence of a leak: allocators keep memory of batches of other sizes, so memory can
+double within 14 steps."""
 MEMORY = ("system/memory_rss_bytes", "system/memory_device_bytes")
 
 
@@ -218,8 +218,8 @@ def _for_mismatch(config: Config) -> tuple[str, Mapping[str, Json]]:
 
 
 def stale(observed: Observed) -> Iterable[Finding]:
-    """Report tokens that are older than allowed (an error), tokens that are discarded because of their age, or tokens
-    that have almost no weight because the policy has moved away from the one that sampled them."""
+    """Report tokens that are older than allowed (an error) or that are discarded because of their age. Also report
+    tokens that have almost no weight because the policy has moved away from the one that sampled them."""
     rollout, staleness = observed.config.rollout, _measure_staleness(observed)
     if staleness.highest > rollout.max_steps_off_policy:
         yield _too_stale(observed, staleness)
@@ -376,8 +376,8 @@ def _for_silent_groups(observed: Observed, right: float) -> tuple[str, Mapping[s
 def _untrained(observed: Observed, without: float, valid: float) -> Finding:
     untrained, overruled = (observed.now(f"rollout/{kind}_turns") for kind in ("untrained", "overruled"))
     change = (
-        "Teach the form that requests demand: demonstrate it in a warm start and describe it in the prompt. Or do not "
-        "demand it."
+        "Teach the answer format that the requests require: demonstrate it in a warm start and describe it in the "
+        "prompt. Or do not require a format."
         if overruled > untrained / 2
         else "Configure the agent to request turns that can be trained: temperature above 0, and top_p = 1."
     )

@@ -16,15 +16,16 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 SETTLED = 0.5
-"""The mean share of a group that agrees on a wrong answer from which the policy has settled on wrong answers."""
+"""If the mean share of a group that agrees on a wrong answer is at least this large, the policy has settled on wrong
+answers."""
 FEWEST_MEMBERS = 4
-"""The smallest group whose agreement means something."""
+"""The number of members from which the agreement of a group is meaningful."""
 DECIDES = 0.9
-"""The smallest share of answers, in groups that are partly right, that are always right or always wrong. The answer is
-then what is graded."""
+"""If at least this share of the answers in partly right groups is always right or always wrong, the answer determines
+the grade."""
 MOST_RANK = 128
 NO_RISE = 1.0
-"""The number of standard errors of training and validation together below which success has not risen."""
+"""Success has not risen if its change is below this number of standard errors, for training and validation together."""
 MOSTLY_WRONG = 0.5
 """The share of right episodes below which success is expected to rise."""
 
@@ -182,11 +183,11 @@ def no_progress(observed: Observed) -> Iterable[Finding]:
             "of_these_paid_differently": differently,
             "examples": shown(wrong),
         },
-        change="Search for the cause in this order: compare the reference answers with the answers on which the "
-        f"episodes of a task agree (agreed_wrong_answers: {len(settled)} of the last {len(groups)} groups); find out "
-        f"why identical episodes of a task earn different rewards ({differently} of {same} do); compare the reward "
-        "with the scorer in the episodes named here; then check whether prompt and tools contain enough information "
-        "to find the answer.",
+        change="Search for the cause in this order. First, compare the reference answers with the answers on which "
+        f"the episodes of a task agree (agreed_wrong_answers: {len(settled)} of the last {len(groups)} groups). "
+        f"Second, find out why identical episodes of a task earn different rewards ({differently} of {same} do). "
+        "Third, compare the reward with the scorer in the episodes named here. Finally, check whether prompt and "
+        "tools contain enough information to find the answer.",
         confirm="The reward rises above its level.",
         step=observed.history.last_step,
         trajectories=named(wrong),

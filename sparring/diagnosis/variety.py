@@ -64,9 +64,9 @@ def for_stopped(config: Config, stopped: StoppedVarying) -> tuple[str, Mapping[s
     rate = rounded(config.optimizer.learning_rate / 4)
     return (
         f"Lower the learning rate from {config.optimizer.learning_rate:g} to {rate:g}, from a checkpoint before step "
-        f"{stopped.step}: in {stopped.identical:.0%} of the groups that agree, all episodes are identical, and the entropy "
-        f"of a token has fallen from {stopped.entropy_first:.2g} to {stopped.entropy_now:.2g}, so other or larger groups "
-        "would agree, too. An entropy bonus (algorithm.entropy_coef) is the alternative.",
+        f"{stopped.step}. In {stopped.identical:.0%} of the groups that agree, all episodes are identical, and the entropy "
+        f"of a token has fallen from {stopped.entropy_first:.2g} to {stopped.entropy_now:.2g}. Other or larger groups "
+        "would therefore agree, too. An entropy bonus (algorithm.entropy_coef) is the alternative.",
         possible(config, {"optimizer.learning_rate": rate}),
     )
 

@@ -15,19 +15,20 @@ from sparring.run_folders.history import Digest
 from sparring.types import Json
 
 LATE_FACTOR = 5.0
-"""The multiple of the median time from which an episode is a straggler."""
+"""An episode is a straggler if its environment takes more than this multiple of the median time."""
 STRAGGLING, STARVED = 0.4, 0.7
 """The shares of a step that are spent on waiting: for the last few episodes, and for all episodes."""
 STARVED_FOR_GOOD = 0.9
-"""The share of a step for rollouts from which rollouts during learning save less than a tenth."""
+"""If rollouts take more than this share of a step, rollouts during learning save less than a tenth of the time."""
 ENVIRONMENT_SHARE = 0.3
-"""The share of the wait for a step's episodes that the environment of an ordinary episode takes."""
+"""If the environment of an ordinary episode takes more than this share of the wait for a step's episodes, training
+waits for environments."""
 SHORT_SECONDS = 0.05
-"""Smaller differences are noise of the machine."""
+"""The smallest difference in time that is not noise of the machine."""
 
 
 def window(observed: Observed) -> Iterable[Finding]:
-    """Report that the window of groups leaves no allowance for rollouts during learning."""
+    """Report that `rollout.staleness_window` is so large that no rollout can start during learning."""
     config = observed.config
     bound, width = config.rollout.max_steps_off_policy, config.rollout.staleness_window
     if bound == 0 or config.start_allowance > 0:
@@ -143,7 +144,7 @@ def starved(observed: Observed) -> Iterable[Finding]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wait:
-    """How training waited for the episodes of some steps."""
+    """The time that training waited for the episodes of some steps."""
 
     share: float
     """The share of a step that is spent on waiting."""
@@ -188,7 +189,7 @@ def _for_starved(config: Config, wait: _Wait) -> tuple[str, Mapping[str, Json]]:
     if config.runs_in_rounds and config.engine.deterministic is None and wait.share > STARVED_FOR_GOOD:
         return (
             "Let episodes continue without waiting for each other: in the rounds of synchronous training, each turn waits "
-            "for the slowest tool. The run then no longer repeats exactly.",
+            "for the slowest tool. The run can then no longer be repeated exactly.",
             possible(config, {"engine.deterministic": False}),
         )
     if config.rollout.max_steps_off_policy == 0 and wait.share <= STARVED_FOR_GOOD:

@@ -32,7 +32,8 @@ MIN_SHARING_ROWS, MIN_SHARED_PROMPT = 16, 64
 is computed jointly."""
 
 MAX_DECODED_TOKENS = {"cpu": 16, "cuda": 64}
-"""The number of tokens up to which a decoding pass takes hardly longer than for a few: it is limited by reading the weights."""
+"""Up to this number of tokens, a decoding pass takes hardly longer than for a few tokens, because reading the weights
+takes most of the time."""
 ALIGNMENT = 64
 """On a GPU, attention reads a multiple of this many positions of each row."""
 
@@ -59,11 +60,11 @@ class Forward(Protocol):
         ...
 
     def keep_outputs(self, row: Row) -> None:
-        """Keep what was computed for the row's tokens and does not depend on the version of the weights."""
+        """Keep the outputs for the row's tokens that do not depend on the version of the weights."""
         ...
 
     def forget_outputs(self) -> None:
-        """Forget what `keep_outputs` has kept."""
+        """Drop the outputs that `keep_outputs` has kept."""
         ...
 
     def logprobs(self, weights: Any, token_ids: Sequence[int], temperature: float) -> Tensor:
@@ -333,7 +334,7 @@ def _runs(
         num_new = max(added)
         begin, end, capacity = members[0].offset, members[-1].offset + members[0].capacity, members[0].capacity
         num_slots = (end - begin) // capacity
-        # On a GPU, one fused attention launches faster than the products into which it would be split.
+        # On a GPU, launching one fused attention is faster than launching the products into which it would be split.
         num_shared = _num_shared(members) if device.type == "cpu" else 0
         lengths = [num_shared] * num_slots  # a skipped row attends to some token, but its result is never read
         slots = [(row.offset - begin) // capacity for row in members]
@@ -341,7 +342,8 @@ def _runs(
             lengths[slot] = len(row.token_ids)
         longest = max(len(row.token_ids) + count for row, count in zip(members, added, strict=True))
         if device.type == "cuda":
-            # A kernel that is chosen or built for a shape serves the next tokens too, and reads an aligned mask in place.
+            # The rounded length lets the next tokens use the kernel that was chosen or built for this shape, and lets
+            # the kernel read the aligned mask in place.
             longest = min(capacity, -(-longest // ALIGNMENT) * ALIGNMENT)
         positions = torch.arange(num_shared, longest, device=device)
         last = torch.tensor(lengths, device=device)[:, None] + torch.arange(num_new, device=device)

@@ -52,7 +52,8 @@ class FrozenEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """Those of the underlying engine, except that a session's next turn uses the newest weights of `load_weights`."""
+        """The capabilities of the underlying engine, except that a session's next turn uses the newest weights of
+        `load_weights`."""
         return replace(self._engine.capabilities, pins_weights=False)
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 ENTRY_BYTES = 1024
-"""About what one entry takes besides its logits, in bytes."""
+"""The approximate size of one entry without its logits, in bytes."""
 
 Key = tuple[str, bytes]
 """The fingerprint of the weights, and the digest of the history."""

@@ -1,5 +1,5 @@
-"""What a run without weights gets from the engine's server: the initial weights, the device, and the hash of the base
-model."""
+"""The values that a run without weights gets from the engine's server: the initial weights, the device, and the hash of
+the base model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from sparring.runtime.remote import CONNECT_SECONDS, decode, headers_of, unreach
 from sparring.types import Weights
 
 HASH_SECONDS = 600.0
-"""The longest that a server may take to hash its base, a second or two per gigabyte, or to send its weights."""
+"""The maximum time in seconds for a server to hash its base model, which takes one or two seconds per gigabyte, or to
+send its weights."""
 
 
 @final

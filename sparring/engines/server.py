@@ -1,7 +1,7 @@
 """A server that makes any engine available over HTTP, for `engines.remote.RemoteEngine`.
 
 GET  /v1/engine    capabilities, limits, version and fingerprint of the policy
-POST /v1/sample    a turn: JSON lines with sampled tokens, signs of life, and finally the completion or an error
+POST /v1/sample    a turn: JSON lines with sampled tokens, empty keep-alive lines, and finally the completion or an error
 POST /v1/weights   a safetensors file, with ?version= &fingerprint= and, for a frozen policy, &policy=
 POST /v1/logprobs  log-probabilities of given ids
 POST /v1/sessions  sessions that open or close, in order
@@ -100,7 +100,15 @@ def guarded(
     async def answer(request: Request) -> Response:
         given = request.headers.get("authorization", "")
         if api_key is not None and not hmac.compare_digest(given.encode(), f"Bearer {api_key}".encode()):
-            return JSONResponse({"error": {"kind": "ServiceError", "message": "the key is wrong"}}, 401)
+            return JSONResponse(
+                {
+                    "error": {
+                        "kind": "ServiceError",
+                        "message": "this is not the server's API key; send the key with which the server was started",
+                    }
+                },
+                401,
+            )
         try:
             return await handle(request)
         except Exception as error:

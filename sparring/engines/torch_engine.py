@@ -4,8 +4,8 @@ One thread does all computations; `sample` waits for it. Turns join and leave th
 first processes a bounded number of new prompt tokens, and then decodes at least one token of every running turn.
 
 Turns with equal histories under equal weights share a row of the cache, and one computation, until they draw different
-tokens. A turn that begins later draws from the logits that were kept of an earlier turn, as long as their histories are
-equal. Each turn draws with its own random stream.
+tokens. A turn that begins later draws from the stored logits of an earlier turn, as long as their histories are equal.
+Each turn draws with its own random stream.
 
 In deterministic mode, the engine works in rounds: no turn starts until every open session has requested one. The turns
 then run sorted by `order`, so that the shapes of all computations do not depend on when requests arrive.
@@ -242,9 +242,9 @@ class TorchEngine:
         if turn.row is not None or sampled:
             where = f"{sampled} of at most {turn.request.sampling.max_tokens} tokens were sampled"
         elif self._deterministic and turn.version is None:
-            where = "it waited for a round, which begins when every open session asks for a turn"
+            where = "it waited for a round, which begins when every open session has requested a turn"
         else:
-            where = f"it waited for a place next to {len(self._running)} running turns"
+            where = f"it waited for a free slot while {len(self._running)} other turns were running"
         return (
             f"session {turn.request.session_id}: no answer to a prompt of {prompt} tokens within {seconds:.1f} s: "
             f"{where}. Raise rollout.rollout_timeout, or lower rollout.rollout_max_concurrency."
@@ -313,7 +313,8 @@ class TorchEngine:
         for turn in taken:
             turn.version = self._version_for(turn)
         if self._is_trunk_stale and not strangers:
-            # Not when the last session closes: the learner still reads what was computed for these sessions.
+            # The outputs are not dropped when the last session closes, because the learner still reads the outputs for
+            # the session's tokens.
             self._forward.forget_outputs()
             self._is_trunk_stale = False
         return taken
@@ -469,7 +470,7 @@ class TorchEngine:
                     self._known.add(key, logits[key])
         pending = [turn for row in rows for turn in holders[row]]
         while pending:
-            # A turn goes on as long as it draws the tokens of its own draft, since its row contains no others.
+            # A turn continues as long as it draws the tokens of its own draft, because its row contains no others.
             pending = [turn for turn in self._sample_next(pending, logits) if turn.key in fed[turn.held]]
         for row in rows:
             self._part(row, [turn for turn in holders[row] if not turn.future.done()])
@@ -486,7 +487,7 @@ class TorchEngine:
         return drafts
 
     def _sample_next(self, turns: Sequence[RunningTurn], logits: Mapping[Key, Tensor]) -> list[RunningTurn]:
-        """Sample the next token of each turn from the logits after its history. Return the turns that go on."""
+        """Sample the next token of each turn from the logits after its history. Return the turns that continue."""
         masks = self._masks(turns)
         turns = [turn for turn in turns if not turn.future.done()]
         if not turns:
@@ -530,7 +531,7 @@ class TorchEngine:
             return
         kept = histories.most_common(1)[0][0]
         leader = next(turn for turn in holders if turn.key == kept)
-        # What follows in the row is the part of a draft that was not drawn.
+        # The tokens after these in the row are the part of a draft that was not drawn.
         del row.token_ids[len(leader.ids) - 1 :]
         if row.session_id != leader.request.session_id:
             row.session_id, row.is_closed = leader.request.session_id, False

@@ -1,6 +1,6 @@
 """An engine over one or several vLLM servers: token ids in, sampled ids and their log-probabilities out.
 
-Each version of the weights is an adapter of its own on the servers, so turns that run keep theirs while the next version
+Each version of the weights is a separate adapter on the servers, so running turns keep their version while the next one
 is loaded. `engines.vllm_server` has the routes of one server; docs/vllm.md explains how to start one.
 """
 
@@ -25,9 +25,10 @@ from sparring.types import Completion, EngineCapabilities, SampleRequest, StopRe
 
 MAX_RETRIES = 7
 LEAST_TEMPERATURE = 0.01
-"""vLLM raises a smaller temperature to this one."""
+"""vLLM replaces a smaller temperature with this one."""
 LARGEST_DIFFERENCE = 0.25
-"""The largest accepted mean difference between the log-probabilities of two servers, as between engine and learner."""
+"""The largest accepted mean difference between the log-probabilities of two servers. The same limit applies to an
+engine and the learner."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 10.0
 
 
@@ -60,9 +61,9 @@ class VLLMEngine:
             ["http://127.0.0.1:8000"], shape=AdapterShape(rank=16, alpha=64), folder=Path("adapters"), weights=weights
         )
 
-    A session stays on the server with the fewest open sessions, whose cache has the session's earlier turns, and moves
-    when the server fails. A turn that a server does not answer is sampled again on another one. The servers read the
-    adapters from `folder`, so all of them need access to it.
+    A new session gets the server with the fewest open sessions. It stays there, because the server's cache contains its
+    earlier turns, and moves only if the server fails. A turn that a server does not answer is sampled again on another
+    one. The servers read the adapters from `folder`, so all of them need access to it.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class VLLMEngine:
         """
         if request.constraint is not None:
             raise ConstraintError(
-                "a vLLM engine does not report how much probability a grammar removes; ask for free text."
+                "a vLLM engine does not report how much probability a grammar removes; request an answer without a grammar."
             )
         if request.sampling.top_p < 1.0 or 0.0 < request.sampling.temperature < LEAST_TEMPERATURE:
             raise DataError(
@@ -192,7 +193,7 @@ class VLLMEngine:
 
 @final
 class _Pool:
-    """The servers, the adapters on them, and which session is where."""
+    """The servers, the adapters on them, and the server of each session."""
 
     def __init__(self, servers: Sequence[VLLMServer], shape: AdapterShape, folder: Path, *, is_temporary: bool) -> None:
         models = {server.model: server for server in servers}
@@ -210,7 +211,7 @@ class _Pool:
         self.max_context_tokens = min(server.max_context_tokens for server in servers)
 
     def write(self, weights: Weights, number: int) -> _Version:
-        """Write an adapter folder, which is complete once it has its final name."""
+        """Write an adapter folder, which gets its final name when it is complete."""
         name = f"{self._folder.name}-{number}-{weights.fingerprint[:12]}-{self._rng.randrange(16**6):06x}"
         folder = self._folder.absolute() / name
         write_adapter(weights, self._shape, folder)
@@ -233,7 +234,7 @@ class _Pool:
             )
 
     async def remove(self, version: _Version) -> None:
-        """Unload an adapter that nothing uses from every server, and delete its folder."""
+        """Unload an unused adapter from every server, and delete its folder."""
         for server in self._servers:
             await server.unload_adapter(version.name)
         await asyncio.to_thread(shutil.rmtree, version.folder, ignore_errors=True)
@@ -278,13 +279,14 @@ class _Pool:
         raise InfrastructureError(f"session {session_id}: no vLLM server answered: {attempts.problem}.")
 
     def _freest(self) -> VLLMServer:
-        """Return the server with the fewest sessions of those that answered their last request, or else of all."""
+        """Return the server with the fewest sessions among the servers that answered their last request, or among all
+        servers if there is no such server."""
         up = [one for one in self._servers if not one.is_down] or self._servers
         homes = list(self._homes.values())
         return min(up, key=homes.count)
 
     async def score(self, version: _Version, token_ids: Sequence[int], temperature: float) -> list[float]:
-        """Return the log-probabilities of given ids, which every server that answers reports alike.
+        """Return the log-probabilities of given ids. Every server that answers must report the same values.
 
         Raises ServiceError if no server answers, or if one of them computes with other weights.
         """
@@ -334,7 +336,7 @@ class _Pool:
 
 @final
 class _Attempts:
-    """The attempts at one turn, and who is to blame if its time is over."""
+    """The attempts at one turn, and whether the policy or a server causes a timeout."""
 
     def __init__(self, deadline: float | None) -> None:
         self._began = time.monotonic()
@@ -353,7 +355,7 @@ class _Attempts:
 
     @property
     def is_slow_policy(self) -> bool:
-        """Whether the first attempt had at least half of the time."""
+        """Whether the turn is in its first attempt, and this attempt had at least half of the time."""
         return self._server is not None and not self._num_failed and self._waited <= (self.seconds or 0.0) / 2
 
     async def is_server_healthy(self) -> bool:

@@ -27,22 +27,24 @@ LOAD_SECONDS = 600.0
 """The longest time that loading an adapter, or scoring one id, may take."""
 UNLOAD_SECONDS = 30.0
 TURN_SECONDS = 3600.0
-"""The longest silence of a server during a turn, if the turn has no deadline."""
+"""The longest time for which a server may send nothing during a turn without a deadline."""
 FIRST_SECONDS = 120.0
-"""The longest time that the first answer of a server may take, which is slower than later ones."""
+"""The longest time that a server may take for its first answer, which takes longer than later ones."""
 REST_SECONDS = 5.0
 LONGEST_REST_SECONDS = 60.0
-"""How long a server that failed gets no turns while another one answers, at first and at most."""
+"""The time during which a server that failed gets no turns while another one answers: after the first failure, and at
+most."""
 HEALTH_SECONDS = 5.0
 MOST_LOGPROBS = 20
 """The number of log-probabilities that a server reports at most by default (`--max-logprobs`)."""
 BIASES = tuple(map(float, range(0, 100, 10)))
-"""In small steps, so that the raised probability is never too near 1: an id that the step before did not show has a
-probability below e^10 / 20 times the others' then."""
+"""The biases that are tried in turn. The steps are small, so that the raised probability is never too close to 1. If
+the answer to one bias does not contain the id, its probability with the next bias is below e^10 / 20 times that of the
+other ids."""
 MOST_BIASED = -1e-5
 """The largest log-probability with a bias from which the bias can be subtracted in single precision."""
 _MISSING_LOGPROB = -9999.0
-"""What vLLM sends instead of a log-probability that is not finite."""
+"""The value that vLLM sends instead of a log-probability that is not finite."""
 HOW_TO_START = (
     "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora --max-lora-rank RANK "
     "--enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm"
@@ -61,7 +63,7 @@ class Generation:
     logprobs: tuple[float, ...]
     finish_reason: str
     num_cached: int
-    """How many prompt tokens the server had in its cache, or 0 if it does not report this."""
+    """The number of prompt tokens that the server had in its cache, or 0 if it does not report the number."""
 
 
 @final
@@ -86,7 +88,7 @@ class VLLMServer:
 
     @property
     def is_down(self) -> bool:
-        """Whether the last request failed, a short time ago."""
+        """Whether the last request failed, and the server gets no turns for now."""
         return self.is_failing and time.monotonic() < self._down_until
 
     @property
@@ -136,8 +138,8 @@ class VLLMServer:
     async def score(self, model: str, token_ids: Sequence[int], temperature: float) -> list[float]:
         """Return the log-probability of each id except the first.
 
-        Each id is asked for as a next token. vLLM 0.32 has a request for the log-probabilities of a prompt, but with an
-        adapter, and while other turns run, it ends the server (docs/vllm.md).
+        Each id is requested as a next token. vLLM 0.32 can also return the log-probabilities of a prompt, but with an
+        adapter, and while other turns run, such a request ends the server (docs/vllm.md).
         """
         places = range(1, len(token_ids))
         return list(
@@ -189,7 +191,7 @@ class VLLMServer:
             await self._send("/v1/unload_lora_adapter", {"lora_name": name}, seconds=UNLOAD_SECONDS)
 
     async def is_healthy(self) -> bool:
-        """Return whether the server answers within seconds."""
+        """Return whether the server answers within `HEALTH_SECONDS`."""
         try:
             response = await self._client.get("/health", timeout=HEALTH_SECONDS)
         except (httpx.HTTPError, RuntimeError):  # a RuntimeError if the client is closed
@@ -245,7 +247,7 @@ def check_server(base_url: str, headers: Mapping[str, str]) -> tuple[str, int]:
     """Return the base model and the largest number of tokens of a turn.
 
     Raises ServiceError if the server does not answer, has no route for token ids or adapters, or reports
-    log-probabilities before the temperature.
+    log-probabilities from before the temperature is applied.
     """
     where = f"the vLLM server at {base_url}"
     try:
@@ -277,7 +279,7 @@ def check_server(base_url: str, headers: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _check_logprobs(client: httpx.Client, model: str, where: str) -> None:
-    """Raise ServiceError unless the log-probability of a sampled token is that after the temperature.
+    """Raise ServiceError unless the log-probability of a sampled token is computed after the temperature is applied.
 
     At a small temperature it is near 0, while the log-probability at temperature 1 usually is not.
     """
@@ -295,7 +297,9 @@ def _check_logprobs(client: httpx.Client, model: str, where: str) -> None:
         before = _find_logprob(client.post("/inference/v1/generate", json=body).json(), first.token_ids[0])
         if before is not None and before < -0.05:
             if abs(first.logprobs[0] - before) < 1e-3:
-                raise ServiceError(f"{where} reports log-probabilities before the temperature; {HOW_TO_START}.")
+                raise ServiceError(
+                    f"{where} reports log-probabilities from before the temperature is applied; {HOW_TO_START}."
+                )
             return
 
 
@@ -309,7 +313,8 @@ def _generate_body(model: str, request: SampleRequest, *, stream: bool) -> dict[
 
 
 def _sampling_params(*, temperature: float, max_tokens: int, seed: int) -> dict[str, Json]:
-    # `logprobs` 0 asks for the sampled token alone. The request has all stop ids, so the model's own do not count.
+    # `logprobs` 0 requests only the sampled token. The request contains all stop ids, so the model's own stop ids are
+    # ignored.
     return {
         "temperature": temperature,
         "top_p": 1.0,

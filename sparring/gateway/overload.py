@@ -10,7 +10,8 @@ MAX_IN_FLIGHT = 1024
 """The maximum number of concurrent requests of all episodes together. It is far more than a run needs, so it only
 limits memory."""
 MAX_IN_FLIGHT_PER_EPISODE = 64
-"""The maximum number of concurrent requests of one episode. One request may ask for as many answers (`n`)."""
+"""The maximum number of concurrent requests of one episode. `n`, the number of answers in one request, has the same
+maximum."""
 _RETRY_AFTER_SECONDS = 1
 
 

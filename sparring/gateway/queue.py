@@ -33,7 +33,8 @@ class Poll(Strict):
     """The body of a request for an episode."""
 
     wait_seconds: Annotated[pydantic.FiniteFloat, pydantic.Field(ge=0, le=30)] = 20.0
-    """How long to wait for an episode. The maximum is shorter than the usual timeouts of proxies and clients."""
+    """The maximum time to wait for an episode. Its upper limit is shorter than the usual timeouts of proxies and
+    clients."""
     endpoint: Annotated[str, pydantic.Field(pattern=r"^https?://[^/\s]+", max_length=1000)] | None = None
     """The address at which the worker reaches the gateway, if it differs from the request's own address."""
 

@@ -14,7 +14,7 @@ from sparring.types import Json, Weights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterShape:
-    """What PEFT's adapter_config.json states about an adapter, besides what its tensors show."""
+    """The values in PEFT's adapter_config.json that the tensors of an adapter do not determine."""
 
     rank: int
     alpha: int
@@ -23,8 +23,8 @@ class AdapterShape:
 def write_adapter(weights: Weights, shape: AdapterShape, folder: Path) -> None:
     """Write adapter_config.json and adapter_model.safetensors into a new folder.
 
-    The folder gets its name when both files are complete. The names of the tensors lose the adapter's own name,
-    `default`, as PEFT's `save_pretrained` removes it. Raises DiskError.
+    The folder gets its final name when both files are complete. The adapter's own name, `default`, is removed from the
+    names of the tensors, as PEFT's `save_pretrained` does. Raises DiskError.
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
@@ -57,7 +57,7 @@ def _peft_config(shape: AdapterShape, *, targets: list[str]) -> dict[str, Json]:
 
 
 def _rename_tensors(source: Path, target: Path) -> list[str]:
-    """Copy a safetensors file with PEFT's names of the tensors, and return them. Only the header changes."""
+    """Copy a safetensors file with the tensor names that PEFT uses, and return these names. Only the header changes."""
     with source.open("rb") as read, target.open("wb") as write:
         header = json.loads(read.read(int.from_bytes(read.read(8), "little")))
         renamed = {name.replace(".default.", "."): entry for name, entry in header.items() if name != "__metadata__"}

@@ -1,9 +1,9 @@
 """Compute token log-probabilities of a forest of segments: every distinct token goes through the model once.
 
-The tokens of all segments form a tree. A token that several segments have after equal histories is one node: a prompt
-that a group (or a whole batch) shares, and also the tokens that several episodes sampled alike. Its keys and values are
-computed once, and receive the gradients of all segments. Each trained token keeps its own log-probability, so a node
-that five episodes trained on has five of them, which are equal.
+The tokens of all segments form a tree. A token that several segments have after equal histories is one node. Examples
+are a prompt that a group (or a whole batch) shares, and the tokens that several episodes sampled identically. The keys
+and values of a node are computed once, and receive the gradients of all segments. Each trained token keeps its own
+log-probability, so a node that five episodes trained on has five of them, which are equal.
 
 Shapes: N nodes of the tree (the flat batch), M trained tokens, U different predictions, hidden size H, vocabulary V.
 """
@@ -52,14 +52,14 @@ def layout(segments: Sequence[TokenSegment], *, device: torch.device | str = "cp
     """
     histories: list[tuple[int, ...]] = []
     trained: list[np.ndarray] = []
-    """The places of each segment's trained tokens in its history."""
+    """The indices of each segment's trained tokens in the segment's history."""
     for segment in segments:
         before = () if segment.parent is None else histories[segment.parent]
         histories.append(before + segment.token_ids)
         trained.append(np.flatnonzero(segment.mask) + len(before))
         if len(trained[-1]) and trained[-1][0] == 0:
             raise ValueError("the first token of a root segment is masked as sampled, but nothing predicts it")
-    # A trained token is predicted by the tokens before it, so the model does not need to read the last one.
+    # A trained token is predicted from the tokens before it, so the model does not need to read the last trained token.
     tree = TokenTree([ids[: places[-1]] if len(places) else () for ids, places in zip(histories, trained, strict=True)])
     sizes = tuple(map(len, tree.branches))
     begins = [0, *accumulate(sizes)]
@@ -113,7 +113,8 @@ def forest_logprobs(
     hidden_N_H = forward(
         weights, forest.ids_N, forest.positions_N, attend, checkpointing=checkpointing, begin=begin, on_layer=keep
     )
-    # Not by indexing: its backward pass adds repeated rows (the end of a shared prompt) in the order of threads.
+    # Not by indexing, whose backward pass adds repeated rows (the end of a shared prompt) in an order that depends on
+    # the threads.
     hidden_U_H = hidden_N_H.index_select(0, forest.predictors_U)
     if weights.lm_head.requires_grad:
         head_V_H = weights.lm_head
@@ -133,7 +134,8 @@ def forest_logprobs(
 
 
 def _distinct(*columns_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the index of a row for each distinct row [U], and for each row which of these it equals [M]."""
+    """Return the index of one occurrence of each distinct row [U], and for each row the index of its distinct row
+    [M]."""
     keys = np.zeros(len(columns_M[0]), dtype=np.int64)
     for column in columns_M:
         values, which = np.unique(column, return_inverse=True)
@@ -143,5 +145,5 @@ def _distinct(*columns_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return all parts in one array; without parts, an empty one of integers."""
+    """Return all parts in one array, or an empty array of integers if there are no parts."""
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)

@@ -143,8 +143,8 @@ def _arguments(sequences: Sequences) -> tuple[Tensor, Tensor, int, int, float, b
 def attend_by_branch(shape: LlamaShape, sizes: Sequence[int], ancestors: Sequence[Ancestors]) -> Attend:
     """Return an attention function that runs one fused operation per branch, over the keys on the branch's path."""
     masks: Masks = {}
-    # One split at all places where a path leaves a branch: its backward pass is one concatenation, where slices would
-    # each fill a whole tensor.
+    # One split cuts the branches at all places where a path leaves them. Its backward pass is one concatenation, while
+    # the backward pass of each slice would fill a whole tensor.
     cuts = [{size} for size in sizes]
     for parts in ancestors:
         for branch, num in parts:

@@ -246,7 +246,7 @@ def attend_causally(shape: LlamaShape, q: Tensor, k: Tensor, v: Tensor, masks: M
 
 def _attend_to_itself(q: Tensor, k: Tensor, v: Tensor, repeat: int) -> Tensor:
     if repeat > 1 and k.is_cuda and k.dtype == torch.float32:
-        # In fp32 no fused kernel of CUDA has grouped heads.
+        # In fp32, no fused CUDA kernel supports heads that share keys and values.
         k, v, repeat = k.repeat_interleave(repeat, dim=1), v.repeat_interleave(repeat, dim=1), 1
     queries, keys, values = (tensor.transpose(0, 1)[None] for tensor in (q, k, v))
     out = F.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=repeat > 1)
@@ -254,7 +254,8 @@ def _attend_to_itself(q: Tensor, k: Tensor, v: Tensor, repeat: int) -> Tensor:
 
 
 def _attend_in_block(q: Tensor, k: Tensor, v: Tensor, repeat: int) -> Tensor:
-    # Its mask is not kept for the backward pass: those of all blocks and layers are as large as a dense one for each layer.
+    # The mask is not kept for the backward pass: the masks of all blocks and layers together are as large as a dense
+    # mask for each layer.
     return _attend_with_mask(q, k, v, repeat, {})
 
 

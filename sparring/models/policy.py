@@ -2,9 +2,9 @@
 from both.
 
 The trained tensors are a LoRA adapter (through peft) or all weights. With an adapter, the base weights are stored once,
-frozen and in their own precision: the matrices of the transformers model are views of the fused matrices, which the
-learner and an engine in this process both use. `snapshot` copies the trained tensors with a fingerprint of their
-content. `materialize` converts a snapshot to the weights that an engine samples with, only once for the same content.
+frozen and in their own precision. The matrices of the transformers model are views of the fused matrices. The learner
+and an engine in this process both use these. `snapshot` copies the trained tensors with a fingerprint of their content.
+`materialize` converts a snapshot to the weights that an engine samples with, only once for the same content.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 HASHED_IN_PARALLEL = 2**29
 """The total number of values from which tensors are hashed in parallel."""
 HASHED_AT_ONCE = 2**22
-"""How many values a thread converts to fp32 at once: 16 MiB."""
+"""The number of values that a thread converts to fp32 at once: 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,9 @@ class LoraSettings:
     """The names of the linear layers, and of the experts' parameters, that are adapted; empty for those of the model's
     family."""
     is_merged: bool | None = None
-    """Whether an engine's weights have the adapter merged in; None for the faster way on the device."""
+    """Whether an engine's weights have the adapter merged in; None chooses the faster option for the device."""
     layers: int | None = None
-    """The number of last layers that are adapted; None adapts all. With fewer layers less is computed and stored."""
+    """The number of last layers that are adapted; None adapts all. With fewer layers, less is computed and stored."""
 
 
 class Policy:

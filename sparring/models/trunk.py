@@ -1,4 +1,4 @@
-"""Outputs of the frozen layers, where only the last layers of a model are adapted.
+"""A cache for the outputs of the frozen layers of a model, if only its last layers are adapted.
 
 The layers below the first adapted one (the trunk) give the same outputs for a token history in every version of the
 weights. The engine computes them when it samples, and the learner reads them here instead of computing them again.
@@ -23,8 +23,8 @@ ROOT = -1
 
 @final
 class TrunkCache:
-    """Outputs [H] of the trunk by token history, for at most `max_tokens` different histories. New ones that would exceed
-    this number empty it first. Several threads may use it.
+    """Outputs [H] of the trunk by token history, for at most `max_tokens` different histories. If new histories would
+    exceed this number, the cache is emptied first. Several threads may use the cache.
 
     Sequences are given as a `TokenTree`: the tokens of each branch, and the parts before it.
     """
@@ -39,7 +39,7 @@ class TrunkCache:
         self._max_tokens = max_tokens
         self._children: dict[tuple[int, int], int] = {}
         """The place of each token's output, by the place of the token before it and the token's id."""
-        # Empty pages of the CPU take no memory before they are written.
+        # On the CPU, pages take no memory before they are written.
         self._outputs_S_H = torch.empty(max_tokens, hidden_size, dtype=dtype, device=device)
         self._accessed = torch.cuda.Event() if device.type == "cuda" else None
 
@@ -81,7 +81,7 @@ class TrunkCache:
 
     @contextmanager
     def _ordered(self) -> Iterator[None]:
-        """Let an access on this thread's CUDA stream begin after the last access on any stream."""
+        """Make an access on this thread's CUDA stream wait for the last access on any stream."""
         if self._accessed is not None:
             torch.cuda.current_stream().wait_event(self._accessed)
         yield

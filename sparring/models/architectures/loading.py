@@ -18,7 +18,7 @@ _TEXT_KEYS = {
     r"^(?:model\.language_model|language_model\.model)\.": "model.",
     r"^language_model\.lm_head\.": "lm_head.",
 }
-"""How the tensors of the text part are named in a model that also reads images, and by themselves."""
+"""The prefixes of the tensor names of the text part: in a model that also reads images, and in a text model."""
 
 
 def load_model(source: Path | str, *, dtype: torch.dtype | str = torch.float32) -> Any:
