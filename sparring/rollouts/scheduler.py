@@ -56,8 +56,8 @@ class Pacing:
     wave_size: int | None = None
     """The size of a wave in episodes, for a deterministic engine. None starts groups without waves."""
     refill_groups: int = 0
-    """How many groups with equal rewards, which teach nothing, a step may replace. When this number is used up, or when
-    the data ends, the batch also includes groups without signal."""
+    """The maximum number of groups with equal rewards, and therefore no gradient, that a step may replace. When this
+    number is used up, or when the data ends, the batch also includes groups without signal."""
 
     @property
     def start_allowance(self) -> int:
