@@ -88,7 +88,8 @@ def charts(record: Record) -> list[Chart]:
         ),
         _family(record, "Reward by component", "Every component moves with the total; look at a component that rises alone.",
                 "rollout/reward/components/", marks),
-        _family(record, "Score by part", "Look at the part that stays low: it keeps the score low.", "rollout/score/parts/", marks),
+        _family(record, "Score by part", "Look at the part that stays low: it keeps the score low.",
+                "rollout/score/parts/", marks),
         Chart(
             title="Groups to learn from",
             meaning="The share of groups whose episodes did not all get the same reward. Below 0.3, little is learned.",
@@ -120,7 +121,8 @@ def charts(record: Record) -> list[Chart]:
             marks=marks,
         ),
         Chart(title="Seconds per step", meaning="Rollouts and learning.",
-              lines=(_line(record, "rollouts", "timing_s/rollout"), _line(record, "learning", "timing_s/training")), marks=marks),
+              lines=(_line(record, "rollouts", "timing_s/rollout"), _line(record, "learning", "timing_s/training")),
+              marks=marks),
     ]  # fmt: skip
     kept = (_with_lines(chart) for chart in found)
     return [chart for chart in kept if chart.lines]

@@ -33,8 +33,8 @@ class FailureBudget:
         causes = []
         if num_failed:
             causes.append(
-                f"{num_failed} because of infrastructure failures, despite retries: the environment, the engine or the agent's "
-                "server failed"
+                f"{num_failed} because of infrastructure failures, despite retries: the environment, the engine or the "
+                "agent's server failed"
             )
         if self.num_client_errors:
             causes.append(

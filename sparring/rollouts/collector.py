@@ -92,7 +92,7 @@ class Collector:
         self.tally = AttemptCounts()
         """The counts of attempts at training episodes."""
         self.losses = Losses()
-        """The counts of attempts in all splits, and of the lost attempts among them."""
+        """The counts of attempts and turns in all splits, and of those that were lost."""
         self._turns: dict[str, Sequence[Message]] = {}
         """The policies' messages in attempts that have ended but are not yet counted, by rollout."""
 

@@ -23,8 +23,8 @@ class ModelSection(Section):
     )
     base_precision: Literal["auto", "fp32", "bf16"] = Field(
         default="auto",
-        description="Precision of the stored frozen weights under an adapter, which learner and engine share. Products in another "
-        "precision convert them block by block. `auto` is the checkpoint's on CUDA, else fp32.",
+        description="Precision of the stored frozen weights under an adapter, which learner and engine share. Products "
+        "in another precision convert them block by block. `auto` is the checkpoint's on CUDA, else fp32.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="Device of the model; `auto` is CUDA if there is a GPU, else the CPU."
@@ -285,8 +285,8 @@ class WarmStartSection(Section):
     control_steps: int | None = Field(
         default=None,
         ge=1,
-        description="Steps by which `sparring control` continues the warm start, at a rate that falls to 0. None: enough "
-        "steps to take longer than RL did.",
+        description="Steps by which `sparring control` continues the warm start, at a rate that falls to 0. None: "
+        "enough steps to take longer than RL did.",
     )
 
 
