@@ -121,7 +121,7 @@ def test_ctrl_c_stops_the_family_and_the_same_again_goes_on(whole: Path, tmp_pat
     begun.send_signal(signal.SIGINT)
     out, err = begun.communicate(timeout=60)
     assert begun.returncode == 130, err
-    assert "the same command continues" in out
+    assert "repeat the command to continue" in out
     assert "The claim leaves out seed 1 (stopped)" in out.replace("\n", " ")
     assert [RunFolder(run).status()["status"] for run in sorted(tmp_path.glob("*-seed-*"))] == ["completed", "stopped"]
     assert not trained(tmp_path).is_stopped

@@ -45,7 +45,7 @@ Reviewer = Annotated[
     str | None,
     typer.Option(
         metavar="URL#MODEL",
-        help="A model that reads source, tasks and episodes, which are sent to it, for defects.",
+        help="A model that reviews source, tasks and episodes for defects. They are sent to it.",
     ),
 ]
 Baseline = Annotated[

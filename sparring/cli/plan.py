@@ -80,7 +80,7 @@ def show(made: Plan) -> None:
     )
     money = "" if cost.money is None else f", {cost.money:,.2f} at {made.device.hourly_price:g} an hour"
     say(f"{episodes.steps} steps take {cost.hours:,.1f} hours{money}")
-    say(f"how sure: {made.confidence}")
+    say(f"confidence: {made.confidence}")
     say(f"rates: {made.device.source}")
 
 

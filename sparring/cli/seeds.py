@@ -30,7 +30,7 @@ def train_family(
     else:
         show_across(trained.across)
         if trained.is_stopped:
-            say("stopped; the same command continues")
+            say("stopped; repeat the command to continue")
         else:
             say(f"next: sparring eval --across {shlex.quote(path)}")
     for error in trained.failures.values():

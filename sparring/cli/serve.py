@@ -21,7 +21,9 @@ def serve(
     ],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
-    api_key: Annotated[str | None, typer.Option(envvar="SPARRING_API_KEY", help="Clients must send it.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="SPARRING_API_KEY", help="The key that clients must send.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Answer OpenAI chat requests with a base or tuned model, until Ctrl-C."""
@@ -62,7 +64,9 @@ def engine(
     overrides: Overrides = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8100,
-    api_key: Annotated[str | None, typer.Option(envvar="SPARRING_API_KEY", help="The run must send it.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="SPARRING_API_KEY", help="The key that the run must send.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Serve the engine of a recipe's model for a run with engine.type=remote, until Ctrl-C."""
@@ -76,7 +80,9 @@ def learner(
     overrides: Overrides = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8200,
-    api_key: Annotated[str | None, typer.Option(envvar="SPARRING_API_KEY", help="The run must send it.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="SPARRING_API_KEY", help="The key that the run must send.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Serve the learner of a recipe's model for a run with learner.type=remote, until Ctrl-C."""
@@ -112,7 +118,7 @@ def _serve_part(
         else:
             say(f"the {part} of {path} answers at {base_url}; Ctrl-C stops it")
 
-    # After the recipe was read: it imports torch.
+    # This imports torch, so the recipe is read first, and its errors are reported at once.
     from sparring.serving.parts import serve_engine, serve_learner
 
     serve_part = serve_engine if part == "engine" else serve_learner
@@ -126,7 +132,7 @@ def _serve_part(
 @report_failures
 def record(
     upstream: Annotated[str, typer.Option(metavar="URL", help="The endpoint to record, with its /v1.")],
-    model: Annotated[str, typer.Option(help="Name of the model at the endpoint; clients may send any.")],
+    model: Annotated[str, typer.Option(help="Name of the model at the endpoint; clients may send any name.")],
     key_env: Annotated[
         str | None, typer.Option(metavar="VAR", help="Environment variable that contains the endpoint's key.")
     ] = None,

@@ -46,7 +46,7 @@ def train(
         typer.Option(
             metavar="SEEDS",
             help="Train several seeds, one after another: `3` means three seeds from run.seed on, `0,4,7` means these seeds. "
-            "The same command again continues.",
+            "Repeat the command to continue.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -171,7 +171,7 @@ def _supervise(
 
 
 def _refuse_resuming(folder: RunFolder, changes: Sequence[str], name: str | None) -> None:
-    """Raise UsageError if the run or the arguments of the command do not allow to resume."""
+    """Raise UsageError if the run cannot be resumed, or cannot be resumed with these arguments."""
     run = folder.path
     if name is not None:
         raise UsageError("--name names a new run, but --resume continues an existing run; leave one of them out.")

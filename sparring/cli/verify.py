@@ -54,7 +54,7 @@ def _find_problems(folder: RunFolder) -> tuple[list[str], list[str]]:
     from sparring.training.checkpoint_files import list_newest_first
     from sparring.training_run.resuming import lost_steps, unknown_checkpoints
 
-    # Before the ledger is read: a run in progress records each checkpoint there first.
+    # This precedes the reading of the ledger, because a run in progress records each checkpoint there first.
     checkpoints, step = list_newest_first(folder.checkpoints), folder.status().get("step", 0)
     _require_ledger(folder, has_checkpoints=bool(checkpoints))
     account = read_account(folder.ledger, max_steps_off_policy=folder.config().rollout.max_steps_off_policy)

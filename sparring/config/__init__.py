@@ -1,5 +1,5 @@
-"""Read recipes: Reads TOML files into frozen sections, one for each part of a recipe. All problems of a recipe are
-reported at once.
+"""Read recipes: TOML files become frozen sections, one for each part of a recipe. All problems of a recipe are reported
+at once.
 
 Names and defaults are those of MTRL wherever MTRL has the same concept. Ranges reject only values that cannot work.
 Precedence: override > place file > recipe > default.

@@ -45,7 +45,7 @@ _READERS = {
     "tracking.mlflow_uri": "tracking.mlflow = true",
     "tracking.mlflow_experiment_name": "tracking.mlflow = true",
 }
-"""The readers of keys that only some recipes read, unless a table of keys or functions contains them."""
+"""The readers of keys that only some recipes read. Keys whose readers follow from another table are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,8 @@ class Setting:
     default: Json
     meaning: str
     read_by: str
-    """What reads the key, with the default of each reader if the defaults differ. Empty if every run reads the key."""
+    """The readers of the key, with the default of each reader if the defaults differ. Empty if every run reads the
+    key."""
 
     def as_json(self) -> dict[str, Json]:
         return asdict(self)

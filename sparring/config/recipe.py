@@ -99,7 +99,8 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise UsageError(f"{path} cannot be read: {error}. Give the path of a TOML file.") from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(
-            f"{path} is not valid TOML: {error}. Strings need quotes, sections look like [batch]."
+            f"{path} is not valid TOML: {error}. Strings need quotes, and the name of a section needs brackets: "
+            "[batch]."
         ) from error
 
 

@@ -19,7 +19,7 @@ def cost_section(record: Record, prices: Mapping[str, float]) -> str:
         f'<td class="number">{_cost(key, amount, prices.get(key))}</td></tr>'
         for key, what, amount, unit in quantities
     ) + "".join(
-        f'<tr><td>{text(what)}</td><td class="number">{ratio:.2f}</td><td>per different token</td><td></td></tr>'
+        f'<tr><td>{text(what)}</td><td class="number">{ratio:.2f}</td><td>per distinct token</td><td></td></tr>'
         for what, ratio in _computed_per_distinct(record)
     )
     endpoints = read_usage(record.path)
@@ -72,7 +72,7 @@ def _quantities(record: Record) -> list[tuple[str, str, float, str]]:
     read = max(0.0, record.total("rollout/tokens/computed") - sampled)
     seconds = record.total("timing_s/step") + record.total("timing_s/eval")
     return [
-        ("prefill", "read to sample others", read, "tokens"),
+        ("prefill", "read as context for sampling", read, "tokens"),
         ("sample", "sampled", sampled, "tokens"),
         ("train", "computed by the learner", record.total("training/tokens"), "tokens"),
         ("hour", "steps and validations", seconds / 3600, "hours"),
@@ -80,8 +80,8 @@ def _quantities(record: Record) -> list[tuple[str, str, float, str]]:
 
 
 def _computed_per_distinct(record: Record) -> Iterator[tuple[str, float]]:
-    """Yield how many tokens were computed for each different one, in rollouts and in training. Older runs do not have
-    these metrics."""
+    """Yield the number of computed tokens per distinct token, in rollouts and in training. Older runs do not have these
+    metrics."""
     for what, computed, distinct in (
         ("computed in rollouts", "rollout/tokens/computed", "rollout/tokens/distinct"),
         ("computed in training", "training/tokens", "training/distinct_tokens"),

@@ -73,7 +73,7 @@ def charts(record: Record) -> list[Chart]:
         ),
         Chart(
             title="Training: reward and the independent score",
-            meaning="Both are of the same episodes. If only the reward rises, it is being gamed.",
+            meaning="Both are measured on the same episodes. If only the reward rises, the policy exploits the reward.",
             lines=(_line(record, "reward", "rollout/reward/mean"), _line(record, "score", "rollout/score/mean")),
             marks=marks,
         ),
@@ -88,10 +88,11 @@ def charts(record: Record) -> list[Chart]:
         ),
         _family(record, "Reward by component", "Every component moves with the total; look at a component that rises alone.",
                 "rollout/reward/components/", marks),
-        _family(record, "Score by part", "The part that keeps the score low.", "rollout/score/parts/", marks),
+        _family(record, "Score by part", "Look at the part that stays low: it keeps the score low.",
+                "rollout/score/parts/", marks),
         Chart(
             title="Groups to learn from",
-            meaning="The share of groups whose members did not all earn the same. Below 0.3, little is learned.",
+            meaning="The share of groups whose episodes did not all get the same reward. Below 0.3, little is learned.",
             lines=(_line(record, "groups with a signal", "analysis/batch_valid_ratio"),), is_share=True, marks=marks,
         ),
         Chart(
@@ -120,7 +121,8 @@ def charts(record: Record) -> list[Chart]:
             marks=marks,
         ),
         Chart(title="Seconds per step", meaning="Rollouts and learning.",
-              lines=(_line(record, "play", "timing_s/rollout"), _line(record, "learning", "timing_s/training")), marks=marks),
+              lines=(_line(record, "rollouts", "timing_s/rollout"), _line(record, "learning", "timing_s/training")),
+              marks=marks),
     ]  # fmt: skip
     kept = (_with_lines(chart) for chart in found)
     return [chart for chart in kept if chart.lines]

@@ -33,11 +33,13 @@ from sparring.runtime.redaction import mask_secrets
 from sparring.types import Json
 
 LEAST_IN_BAND = 3
-"""The smallest number of seeds for a band. An interval over two seeds is wider than the page."""
+"""The smallest number of seeds for a band. An interval over two seeds would be too wide to be useful."""
 CURVES = (
     ("Training reward", "The mean over the step's episodes.", "rollout/reward/mean", False),
-    ("Independent score", "Of the same episodes. If only the reward rises, it is being gamed.", "rollout/score/mean", False),
-    ("Groups to learn from", "The share of groups whose members did not all earn the same.", "analysis/batch_valid_ratio", True),
+    ("Independent score", "Measured on the same episodes. If only the reward rises, the policy exploits the reward.",
+     "rollout/score/mean", False),
+    ("Groups to learn from", "The share of groups whose episodes did not all get the same reward.",
+     "analysis/batch_valid_ratio", True),
     ("Turns per episode", "Policy calls.", "rollout/turns/mean", False),
     ("Entropy", "In nats, over trained tokens.", "training/entropy", False),
     ("Gradient norm", "Before clipping.", "training/grad_norm", False),

@@ -1,4 +1,4 @@
-// Checks whether the run has continued, and reloads the page. If the reader has opened something, it only offers to reload.
+// Check whether the run has continued, and reload the page. If the reader has opened something, only offer to reload.
 (function () {
   "use strict";
   const INTERVAL = 3000;

@@ -1,4 +1,4 @@
-"""The report page: what was trained on what, and whether and why the result can be trusted."""
+"""The report page: what was trained, on which tasks, and whether and why the result can be trusted."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def write_report(run: Path, path: Path | None = None, *, prices: Mapping[str, fl
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Pause the search for reference cycles. It would take a third of the time, and the episodes have none."""
+    """Pause the garbage collector's search for reference cycles. It would take a third of the time, and the episodes
+    have no cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -150,7 +151,7 @@ def _head(record: Record) -> str:
 
 
 def _facts(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield the facts about what was trained on what."""
+    """Yield the facts about the run, such as its model, environment, reward and training."""
     config = record.config
     if config.is_trainable:
         weights = f"LoRA rank {config.model.lora_rank}" if config.model.trained_weights == "lora" else "all weights"

@@ -1,4 +1,4 @@
-// The episode reader. Data becomes text nodes and attributes, never markup, which the page's policy would refuse.
+// The episode reader. Data becomes text nodes and attributes, never markup, which the page's content security policy would refuse.
 "use strict";
 (() => {
   const { episodes, vocabulary, units, policies } = JSON.parse(document.getElementById("data").textContent);
@@ -32,7 +32,7 @@
   const symbol = (one) => (one.disagreement ? "≠" : one.right === null ? "?" : one.right ? "✓" : "✗");
   const judgement = (one) =>
     one.disagreement ? (one.disagreement.kind === "paid_wrong" ? "paid and wrong" : "right and not paid")
-      : one.right === null ? "not judged" : one.right ? "right" : "wrong";
+      : one.right === null ? "not graded" : one.right ? "right" : "wrong";
 
   function choices(select, pairs) {
     for (const [value, label] of pairs) {
@@ -124,8 +124,8 @@
     panes.classList.toggle("two", Boolean(compared));
     find("scale").textContent = {
       "": "",
-      logprob: "The stronger the color, the less probable the token was when it was sampled. The color is full from a log-probability of -4 (2 %) on.",
-      advantage: "A blue token's turn was reinforced, an orange one's made less likely; the stronger, the more.",
+      logprob: "The stronger the color, the less probable the token was when it was sampled. It is strongest at a log-probability of -4 (2 %) or less.",
+      advantage: "The turn of a blue token was reinforced, and the turn of an orange token was made less likely. The stronger the color, the larger the advantage.",
     }[coloring.value];
   }
 

@@ -1,4 +1,4 @@
-"""Reads the content of a run's folder, except its episodes. It does not run episodes, the model or the recipe's
+"""Read the content of a run's folder, except its episodes. This does not run episodes, the model or the recipe's
 code."""
 
 from __future__ import annotations

@@ -194,7 +194,10 @@ def _scorer(after: Evaluation) -> Look:
         case "none":
             text = "The training reward graded itself. Set reward.scorer; `sparring eval --rescore` scores stored episodes."
             return Look(name=name, state=State.BAD, text=text)
-    text = f"{after.criterion.scorer} {after.criterion.independence}: a mistake in that code shows in neither."
+    text = (
+        f"{after.criterion.scorer} {after.criterion.independence}: a mistake in that code affects both, so no "
+        "difference shows it."
+    )
     return Look(name=name, state=State.DOUBT, text=text)
 
 

@@ -33,8 +33,8 @@ class FailureBudget:
         causes = []
         if num_failed:
             causes.append(
-                f"{num_failed} to infrastructure failures despite retries: the environment, the engine or the agent's "
-                "server failed"
+                f"{num_failed} because of infrastructure failures, despite retries: the environment, the engine or the "
+                "agent's server failed"
             )
         if self.num_client_errors:
             causes.append(
@@ -70,7 +70,7 @@ class FailureBudget:
         return Finding(
             rule="rollouts.lost",
             severity=Severity.WARNING,
-            symptom=f"{self.num_lost} of {self.num_planned} training episodes were lost for good: {self.causes}.",
+            symptom=f"{self.num_lost} of {self.num_planned} training episodes were permanently lost: {self.causes}.",
             evidence={
                 "lost": self.num_lost,
                 "client_errors": self.num_client_errors,

@@ -92,9 +92,9 @@ class Collector:
         self.tally = AttemptCounts()
         """The counts of attempts at training episodes."""
         self.losses = Losses()
-        """The losses among attempts of every split."""
+        """The counts of attempts and turns in all splits, and of those that were lost."""
         self._turns: dict[str, Sequence[Message]] = {}
-        """The policies' messages in attempts that are over but not yet counted, by rollout."""
+        """The policies' messages in attempts that have ended but are not yet counted, by rollout."""
 
     async def aclose(self) -> None:
         """Close the agent and the engines of other policies. The engine of the policy in training belongs to the
@@ -140,7 +140,7 @@ class Collector:
             kept, lost = (), plan.group_size
         if lost:
             logger.warning(
-                "task %s: %d of %d episodes lost, %d of them because their client was refused",
+                "task %s: %d of %d episodes lost, %d of them because the gateway refused a request",
                 plan.task.id,
                 lost,
                 plan.group_size,
@@ -249,13 +249,13 @@ class Collector:
             return Outcome.INFRASTRUCTURE_ERROR
         except ClientError as error:
             self._discard(rollout_id, DiscardReason.CLIENT_ERROR, str(error))
-            logger.warning("rollout %s: its client was refused: %s", rollout_id, error)
+            logger.warning("rollout %s: the gateway refused a request of its client: %s", rollout_id, error)
             return Outcome.CLIENT_ERROR
         except InfrastructureError as error:
             self._discard(rollout_id, DiscardReason.INFRA_ERROR, str(error))
             logger.warning("rollout %s failed: %s", rollout_id, error)
             if session.failure is not None and not isinstance(session.failure, EpisodeError):
-                # The agent failed because of a turn that is refused every time, so a retry is useless.
+                # The agent failed because of a turn that is always refused, so a retry would not help.
                 raise session.failure from error
             _raise_if_worker_died(error)
             return Outcome.INFRASTRUCTURE_ERROR

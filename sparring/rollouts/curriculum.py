@@ -172,8 +172,8 @@ class Curriculum(Iterator[GroupPlan]):
             self._has_warned = True
             logger.warning(
                 "%d of %d tasks rest, because nearly all or nearly none of their episodes have a reward of at least "
-                "evaluation.success_threshold = %g; the share of offers in which a resting task is rolled out is "
-                "%g. If this is not intended, set the threshold to the reward of a success, or remove curriculum.select.",
+                "evaluation.success_threshold = %g. A resting task is rolled out in a share of %g of its offers. "
+                "If this is not intended, set the threshold to the reward of a success, or remove curriculum.select.",
                 resting,
                 seen,
                 self._selection.success_threshold,

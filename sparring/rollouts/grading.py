@@ -1,4 +1,4 @@
-"""Grades an episode. The reward and the score each have a time limit, and are computed again after infrastructure
+"""Grade an episode. The reward and the score each have a time limit, and are computed again after infrastructure
 failures of their own."""
 
 from __future__ import annotations

@@ -118,10 +118,10 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     needed = sum(len(turn.prompt_ids) + len(turn.token_ids) for turn in last)
     prompts = sum(len(turn.prompt_ids) for turn in turns)
     computed = sum(turn.num_computed_tokens for turn in turns)
-    # Keys and values of one version of the weights are of no use to another one.
+    # Keys and values that were computed with one version of the weights cannot be used with another version.
     histories: dict[int, list[tuple[int, ...]]] = {}
     for trajectory in trajectories:
-        # A turn is a part of the turn that extends it.
+        # The turn that extends a turn contains all its tokens.
         extended = {(turn.parent, turn.oldest_version) for turn in trajectory.turns}
         for turn in trajectory.turns:
             if (turn.id, turn.oldest_version) not in extended:

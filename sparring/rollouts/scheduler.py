@@ -2,7 +2,7 @@
 
 It limits the *starts* of groups. At most (S + 1) * P groups are started and not yet released, where P is the number of
 groups per step and S is the start allowance. Batches are taken from a window of the W oldest groups. The oldest token
-of a trained group is then at most S + ceil((W - 1) / P) steps old (windowed FIFO), and S is chosen so that this number
+of a trained group is then at most S + ceil((W - 1) / P) steps old (windowed FIFO). S is chosen so that this number
 equals the configured bound. S = 0 and W = 1 is synchronous training.
 
     next_batch   waits for running groups, and wakes up when a group finishes
@@ -56,8 +56,8 @@ class Pacing:
     wave_size: int | None = None
     """The size of a wave in episodes, for a deterministic engine. None starts groups without waves."""
     refill_groups: int = 0
-    """How many groups with equal rewards, which teach nothing, a step may replace. When this number is used up, or when
-    the data ends, the batch also includes groups without signal."""
+    """The maximum number of groups with equal rewards, and therefore no gradient, that a step may replace. When this
+    number is used up, or when the data ends, the batch also includes groups without signal."""
 
     @property
     def start_allowance(self) -> int:

@@ -14,7 +14,7 @@ COUNTED = (
     DiscardReason.REWARD_ERROR,
     DiscardReason.GROUP_INCOMPLETE,
 )
-"""The reasons for which a collector discards an attempt, apart from a stop of the run."""
+"""The reasons for which a collector discards an attempt, except a stop of the run."""
 WAITS = ("queue", "reward", "backoff")
 """The causes of waiting: for a free slot, for the reward and the scorer, and before a retry."""
 

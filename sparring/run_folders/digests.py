@@ -1,5 +1,5 @@
-"""The digests of a run's episodes: files with what reports and diagnoses need of each episode, written with the
-episodes. Reading them takes a small part of the time that reading the episodes takes.
+"""The digests of a run's episodes: files with the data that reports and diagnoses need from each episode, written with
+the episodes. Reading them takes much less time than reading the episodes.
 
 The digests of `trajectories/train-3.jsonl` are in `digests/train-3.jsonl`, which has three lines:
 
@@ -35,7 +35,7 @@ from sparring.run_folders.stored import parse_trajectory, read_metrics, read_pla
 from sparring.types import Message, Outcome, Reward, Task, Trajectory
 
 FORMAT = 1
-"""Raised whenever the lines change, or what `Digest.of` and `summarize` return."""
+"""The version of the format. It increases whenever the lines change, or the results of `Digest.of` and `summarize`."""
 FOLDER = "digests"
 
 _OUTLINE, _DIGESTS = 0, 1
@@ -46,7 +46,7 @@ FileState: TypeAlias = tuple[int, int]
 
 
 class Outlined(NamedTuple):
-    """What decides whether a page shows an episode, and where to read the episode."""
+    """The data that decides whether a page shows an episode, and the episode's position in its file."""
 
     offset: int
     """The place of its line in the file, in bytes."""
@@ -63,7 +63,7 @@ class Outlined(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """What a report needs of all episodes of one file."""
+    """The data that a report needs from all episodes of one file."""
 
     episodes: Sequence[Outlined]
     tasks: Mapping[str, str]

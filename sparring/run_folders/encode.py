@@ -1,4 +1,4 @@
-"""Encodes any value that an environment may produce as JSON. The content never causes an error."""
+"""Encode as JSON any value that an environment may produce. The content never causes an error."""
 
 from __future__ import annotations
 

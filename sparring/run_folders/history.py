@@ -86,8 +86,8 @@ class Digest:
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Digest | None:
-        """Summarize a trajectory. Returns None if the trajectory has no reward, because it was not trained on in this
-        case."""
+        """Summarize a trajectory. Returns None if the trajectory has no reward, because such a trajectory was not
+        trained on."""
         if trajectory.reward is None:
             return None
         messages = [one for one in trajectory.messages if one.get("role") == "assistant"]

@@ -1,4 +1,4 @@
-"""Records the files that a recipe's code reads through Sparring in this process. The run's manifest lists them."""
+"""Record the files that a recipe's code reads through Sparring in this process. The run's manifest lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads stored trajectories and metrics."""
+"""Read stored trajectories and metrics."""
 
 from __future__ import annotations
 

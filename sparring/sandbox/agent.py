@@ -1,8 +1,9 @@
 """The program of a sandbox's first process. It receives files and programs from outside and returns their results.
 
 Its source is passed to the interpreter inside, which may be older than the one outside, and on which this package need
-not be installed. It imports few modules, because each of them makes every start milliseconds slower. It is not trusted.
-The code that reads its answers limits and checks them, and attributes them to the program once a program has run.
+not be installed. It imports few modules, because each of them makes every start milliseconds slower. It is not trusted:
+the code outside limits and checks its answers. After a program has run, that code attributes an invalid answer to the
+program.
 
 A frame is one byte for its kind, four bytes of length (big endian), and the content. From outside: `W` write a file,
 `S` start a program, `I` its input, `E` the end of its input, `K` kill it, `C` collect files; contents of W, S and C are
@@ -125,7 +126,7 @@ class Box:
             elif kind == b"C":
                 self.collect(**marshal.loads(content))
                 send(b".")
-            # Input and kills that arrive after the program has ended are late, not wrong.
+            # Input and kills may arrive after the program has ended. They are ignored.
 
     def write(self, name, content):
         """Write a file, and replace anything that has the same name, such as a link. No folder in the path may be a
@@ -276,8 +277,8 @@ class Box:
         return allowed is not None and self.count_files(allowed) > allowed
 
     def count_files(self, enough):
-        """Count the files and folders in the scratch folder. If the file system has no count of its own, stop above
-        `enough`."""
+        """Count the files and folders in the scratch folder. If the file system does not report a count, stop counting
+        above `enough`."""
         system = os.statvfs(self.scratch)
         if system.f_files:
             return system.f_files - system.f_ffree

@@ -41,7 +41,8 @@ USER_IDS = (60578, 61183)
 """The first and last host user id for sandboxes that root starts, two ids per sandbox. systemd leaves this range
 unassigned (systemd.io/UIDS-GIDS)."""
 DOCKER_USER = USER_IDS[0]
-"""Docker usually has no user namespace: this is a user id of the machine that no user has."""
+"""The user id of programs in Docker, which usually has no user namespace. It is therefore a user id of the machine, one
+that no user has."""
 DOCKER_IMAGE = "python:3.11-slim"
 MIB = 2**20
 
@@ -80,9 +81,9 @@ class Launch:
     """Contents that the program receives as open descriptors 3, 4, ..."""
     environment: Mapping[str, str] = field(default_factory=dict)
     users: tuple[int, ...] = ()
-    """The users inside, which are mapped to host users that are reserved for the sandbox. The mapping is in a user
-    namespace that is created before the program is started as the first of them. If empty, the back end chooses user
-    and namespace."""
+    """The users inside. The spawner reserves host users for the sandbox, creates a user namespace that maps the users
+    to them, and starts the program as the first of the users. If empty, the back end chooses the user and the
+    namespace."""
     cleanup: Sequence[Sequence[str]] = ()
     """Commands that remove leaked resources after the program is dead."""
     folder: Path | None = None
@@ -139,7 +140,7 @@ def _agent_command(
 ) -> list[str]:
     """Return the command that starts a sandbox's first process, with its program and settings as arguments.
 
-    `user` is the user id of programs, or None if it is that of the first process.
+    `user` is the user id of programs, or None if programs run as the user of the first process.
     """
     settings = {
         "scratch": scratch,
@@ -185,8 +186,8 @@ def _bubblewrap(id: str, setup: Setup) -> Launch:
         ]
         own += [part for name in CAPABILITIES for part in ("--cap-add", name)]
     else:
-        # Only root may put two users into a user namespace. Here programs run as the first process's user, and the
-        # filter of system calls and the kernel's protection of first processes keep them from that process.
+        # Only root may put two users into a user namespace. Here programs run as the user of the first process. The
+        # system call filter and the kernel's protection of first processes protect that process from them.
         users = ()
         own = [
             "--unshare-all",
@@ -206,7 +207,7 @@ def _bubblewrap(id: str, setup: Setup) -> Launch:
         "--perms", "0700", "--size", str(limits.disk_mib * MIB), "--tmpfs", SCRATCH, "--symlink", f"{SCRATCH}/.tmp", "/tmp",
         "--perms", "0644", "--ro-bind-data", "4", "/etc/passwd", "--perms", "0644", "--ro-bind-data", "5", "/etc/group",
         "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",
-        # Bubblewrap's own mount is a memory file system without a size limit: nothing may be written there.
+        # Bubblewrap's own mount is a memory file system without a size limit, so it must be read-only.
         "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", SCRATCH,
         "--", *_agent_command(BUBBLEWRAP, limits, setup.python.path, user=INSIDE_USER if users else None),
     ]  # fmt: skip

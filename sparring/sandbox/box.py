@@ -1,4 +1,4 @@
-"""Sandboxes in which isolated programs run, and the protocol for talking to a sandbox's first process."""
+"""Sandboxes in which isolated programs run, and the protocol for communication with a sandbox's first process."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Box:
         """Run a program and exchange lines with it while it runs."""
         argv = list(argv)
         if not argv or not all(isinstance(part, str) for part in argv):
-            raise UsageError(f"A program and its arguments must be texts, but are {argv!r:.80}.")
+            raise UsageError(f"A program and its arguments must be a nonempty list of strings, but are {argv!r:.80}.")
         async with self._lock:
             if self._is_closed:
                 raise UsageError("This sandbox is closed; run programs inside `async with sandbox.session()`.")
@@ -352,7 +352,7 @@ class Program:
         except TimeoutError:
             await self._lose("deadline")
         except ConnectionError:
-            pass  # `wait` handles its end
+            pass  # `wait` handles the end of the sandbox
 
     async def end_input(self) -> None:
         """Close the program's standard input."""
@@ -387,7 +387,8 @@ class Program:
     async def _next(self) -> None:
         """Handle one frame.
 
-        If the sandbox ends, or is silent beyond the deadline, it is removed as a whole. The program is the cause.
+        If the sandbox ends, or sends nothing by the deadline, it is removed as a whole, and the program counts as the
+        cause.
         """
         box = self._box
         try:
@@ -451,8 +452,8 @@ class Program:
 
 
 async def _kept(make: Callable[[], T], undo: Callable[[T], object]) -> T:
-    """Return the result of a blocking call. A cancellation waits for the call to return and undoes it, so that nothing
-    is leaked."""
+    """Return the result of a blocking call. If the caller is cancelled, wait for the call to return and undo its
+    effect, so that nothing is leaked."""
     making = asyncio.ensure_future(asyncio.to_thread(make))
     try:
         return await asyncio.shield(making)

@@ -124,7 +124,7 @@ def _limit(folder: Path, hierarchy: Hierarchy, memory_bytes: int, processes: int
         return
     limit, swap = ("memory.max", "memory.swap.max") if hierarchy.version == 2 else ("memory.limit_in_bytes", None)
     (folder / limit).write_text(str(memory_bytes))
-    # Kernels without accounting of swap have neither file.
+    # Kernels without swap accounting have neither file.
     with suppress(OSError):
         if swap is not None:
             (folder / swap).write_text("0")

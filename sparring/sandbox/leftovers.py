@@ -1,4 +1,4 @@
-"""Removes resources that the sandboxes of a killed process left behind."""
+"""Remove resources that the sandboxes of a killed process left behind."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ def programs_end(at: float | None) -> Iterator[None]:
     """Set a time (of `time.monotonic`) by which programs that are started within the block must end.
 
     A program whose own limit is later is stopped at this time, with the result `deadline`. None removes the limit.
-    Without this limit, a policy could use up the time for its episode or its grading with programs that do not end, and
-    the timeout of the waiting code would count as an infrastructure failure.
+    Without this limit, programs that do not end could use up the time for the episode or its grading. The timeout of
+    the waiting code would then count as an infrastructure failure, although the policy caused it.
     """
     token = _end.set(at)
     try:

@@ -57,8 +57,8 @@ class Spawner:
 
     @cached_property
     def hierarchies(self) -> tuple[Hierarchy, ...]:
-        """The cgroup hierarchies of sandboxes. They are determined once. At the same time, leaked resources of ended
-        processes are removed."""
+        """The cgroup hierarchies of sandboxes. They are determined at the first use, which also removes leaked
+        resources of ended processes."""
         found = hierarchies()
         remove_leftovers(found)
         return found

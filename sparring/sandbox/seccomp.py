@@ -44,14 +44,14 @@ DENIED: Mapping[str, Numbers] = MappingProxyType(
         "move_pages": Numbers(279, 239), "migrate_pages": Numbers(256, 238),
         "name_to_handle_at": Numbers(303, 264), "open_by_handle_at": Numbers(304, 265),
         "fanotify_init": Numbers(300, 262), "fanotify_mark": Numbers(301, 263),
-        # Large and often broken parts of the kernel that programs of a sandbox do not need.
+        # Large parts of the kernel that often have security bugs, and that programs in a sandbox do not need.
         "add_key": Numbers(248, 217), "request_key": Numbers(249, 218), "keyctl": Numbers(250, 219),
         "bpf": Numbers(321, 280), "io_uring_setup": _everywhere(425), "io_uring_enter": _everywhere(426),
         "io_uring_register": _everywhere(427), "userfaultfd": Numbers(323, 282), "perf_event_open": Numbers(298, 241),
         "personality": Numbers(135, 92), "uselib": Numbers(134, None), "modify_ldt": Numbers(154, None),
         "iopl": Numbers(172, None), "ioperm": Numbers(173, None), "vhangup": Numbers(153, 58),
         "lookup_dcookie": Numbers(212, 18), "nfsservctl": Numbers(180, 42),
-        # Memory that no limit of one process counts.
+        # Memory that does not count toward the limits of one process.
         "memfd_create": Numbers(319, 279), "memfd_secret": _everywhere(447), "shmget": Numbers(29, 194),
         "shmat": Numbers(30, 196), "msgget": Numbers(68, 186), "semget": Numbers(64, 190), "mq_open": Numbers(240, 180),
         "set_mempolicy": Numbers(238, 237), "mbind": Numbers(237, 235),
@@ -85,8 +85,8 @@ OF_A_PROCESS: Mapping[str, Numbers] = MappingProxyType(
 OF_ONE_OR_MANY: Mapping[str, tuple[Numbers, int]] = MappingProxyType(
     {"setpriority": (Numbers(141, 140), 0), "ioprio_set": (Numbers(251, 30), 1)}
 )
-"""Calls whose first argument is the kind of the second. Only one process (PRIO_PROCESS, IOPRIO_WHO_PROCESS) is allowed,
-and only 0, the caller itself."""
+"""Calls whose first argument states what the second one identifies: a process, a group of processes or a user. Only a
+process (PRIO_PROCESS, IOPRIO_WHO_PROCESS) is allowed, and only 0, the caller itself."""
 NAMESPACE_FLAGS = MappingProxyType(
     {
         "CLONE_NEWTIME": 0x00000080,

@@ -1,5 +1,5 @@
-"""A small process that starts and stops sandboxes. It is their only parent process, and has no thread that could end
-before it.
+"""A small process that starts and stops sandboxes. It is their only parent process. It has a single thread, because the
+end of the thread that started a sandbox would kill the sandbox.
 
 It is started by its path and with an empty environment, so that no sandbox inherits environment variables. It serves
 one socket, which belongs to one owner process. When the owner ends for any reason, every sandbox is killed and its
@@ -30,7 +30,8 @@ import time
 PR_SET_NO_NEW_PRIVS = 38
 CLONE_NEWUSER = 0x10000000
 UNMAPPED, MAPPED = b"\0", b"."
-"""The byte that a child sends in a user namespace without users, and the byte it receives once they are mapped."""
+"""The byte that a child sends after it has created its user namespace, and the byte that it receives after the users
+have been mapped."""
 KILL_SECONDS = 5.0
 """Seconds that the processes of a killed sandbox may take to end."""
 MESSAGE = 1 << 20
@@ -177,7 +178,8 @@ class Spawner:
                 user = request["users"][0]
                 os.setresgid(user, user, user)
                 os.setresuid(user, user, user)
-                # The filter of system calls refuses them too; not every machine allows this file to be written.
+                # The system call filter also refuses user namespaces, because not every machine allows this file to be
+                # written.
                 with contextlib.suppress(OSError), open("/proc/sys/user/max_user_namespaces", "w") as file:
                     file.write("0")
             step = "give up new privileges"

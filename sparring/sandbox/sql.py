@@ -35,7 +35,7 @@ _WRITING = {
 _REFUSED_FUNCTIONS = frozenset(
     {"load_extension", "random", "randomblob", "fts3_tokenizer", "sqlite_log", "writefile", "edit"}
 )
-"""Functions that are refused. They include random functions: the same query must have the same answer."""
+"""Functions that are refused. They include random functions, because the same query must have the same answer."""
 _PROGRESS_STEPS = 100
 """The number of instructions of SQLite's virtual machine between two checks of the time limit."""
 

@@ -1,4 +1,4 @@
-"""Shows progress: bars with rate and remaining time on a terminal, and plain lines elsewhere.
+"""Show progress: bars with rate and remaining time on a terminal, and plain lines elsewhere.
 
 Progress goes to standard error and results to standard output, so that `--json` output stays clean.
 """
@@ -147,7 +147,7 @@ class Console:
                 self._update(bar, advance=1, latest=latest)
                 if not self._out.is_terminal and done < total and done % max(1, total // 5) == 0:
                     remaining = (time.monotonic() - start) / done * (total - done)
-                    self._print(f"{title}: {done}/{total} {latest}".rstrip() + f", {remaining:.0f} s to go")
+                    self._print(f"{title}: {done}/{total} {latest}".rstrip() + f", {remaining:.0f} s left")
 
             yield progress
         self._print(f"{title}: {done} in {time.monotonic() - start:.1f} s")
@@ -181,7 +181,7 @@ class Console:
             shown.append(f"stale by {metrics['training/staleness_max']:.0f} at most")
         if metrics.get("training/steps_without_signal"):
             has_signal = metrics.get("analysis/batch_valid_ratio", 0) > 0
-            shown.append("no turn may be trained" if has_signal else "no group had a signal")
+            shown.append("no turn could be trained on" if has_signal else "no group had a signal")
         self._warn_of_breaks(metrics)
         self._warn_of_correction(metrics)
         if refused := metrics.get("rollout/refused_requests"):
@@ -196,7 +196,7 @@ class Console:
             self._update(training.episodes_bar, completed=training.num_played)
             if not self._out.is_terminal and step > training.start:
                 each = (time.monotonic() - training.start_time) / (step - training.start)
-                remaining = f"  ({each * (training.max_steps - step):.0f} s to go)"
+                remaining = f"  ({each * (training.max_steps - step):.0f} s left)"
         self._print(f"step {step}{of}  " + "  ".join(shown) + remaining)
 
     def _warn_of_refusals(self, metrics: Mapping[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Delivers the contents of a run folder to an external receiver, in order, and retries without limit.
+"""Deliver the contents of a run folder to an external receiver, in order, and retry without limit.
 
 The folder itself is the journal, so no data waits in memory. If the receiver cannot be reached, delivery is retried
 later and continues where it stopped. Progress is stored in a file after every piece. If a process dies or a request

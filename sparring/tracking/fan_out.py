@@ -1,4 +1,4 @@
-"""Passes each call to several trackers. A tracker that fails causes a warning, but stops neither the run nor the other
+"""Pass each call to several trackers. A tracker that fails causes a warning, but stops neither the run nor the other
 trackers."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads a run folder as a journal: the pieces that a receiver has not received yet, in order.
+"""Read a run folder as a journal: the pieces that a receiver has not received yet, in order.
 
 Each piece has a name and a mark. A receiver's record stores `delivered[name] = mark`, so that the piece is not sent
 again. Data that has been added or replaced since then is a new piece. This module never writes.

@@ -1,4 +1,4 @@
-"""Writes the files of a run: metrics, trajectories, the environments' logs and findings.
+"""Write the files of a run: metrics, trajectories, the environments' logs and findings.
 
     metrics.jsonl                     {"step", "time", "metrics": {name: number}}
     trajectories/<split>-<step>.jsonl one episode per line: messages, turns token for token, reward, score, outcome

@@ -1,4 +1,4 @@
-"""Sends a run's data to MLflow as metrics, tags, artifacts and traces. No other module imports mlflow.
+"""Send a run's data to MLflow as metrics, tags, artifacts and traces. No other module imports mlflow.
 
 All names are derived from the content. Metrics carry the time of their measurement, and the ids of traces, spans and
 assessments are derived from the episode's id. MLflow treats data with the same names as the same data, so sending it

@@ -1,4 +1,4 @@
-"""Exports a run to MLflow during training, from a separate process that reads the run folder.
+"""Export a run to MLflow during training, from a separate process that reads the run folder.
 
 The trainer only starts that process, logs its messages, and waits a limited time for it at the end. Therefore, a server
 that is down, slow, full or misconfigured does not affect the run. Undelivered data stays in the folder, and the next
@@ -104,7 +104,7 @@ class MlflowTracker:
 
     def _start(self) -> subprocess.Popen[str]:
         # The process has its own process group, so that Ctrl-C does not reach it. It stays in the same session, where
-        # its low priority counts against # the trainer.
+        # its low priority counts against the trainer.
         process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Opens the trackers that a recipe requests, and combines them into one."""
+"""Open the trackers that a recipe requests, and combine them into one."""
 
 from __future__ import annotations
 

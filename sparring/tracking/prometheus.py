@@ -1,4 +1,4 @@
-"""Serves the latest metrics of a run to Prometheus, at an HTTP address and in a file for the node exporter.
+"""Serve the latest metrics of a run to Prometheus, at an HTTP address and in a file for the node exporter.
 
 No other module imports prometheus_client.
 
@@ -27,7 +27,8 @@ logger = get_logger(__name__)
 
 STATUSES = ("running", "completed", "stopped", "failed")
 LINGER_SECONDS = 60.0
-"""Time that the address stays open after the end of the run, until the end was read twice. Two servers may read it."""
+"""The longest time that the address stays open after the end of the run. It closes as soon as the final state has been
+read twice, because two servers may read it."""
 READ_RECENTLY_SECONDS = 300.0
 """If the address was not read for this time, it does not stay open."""
 _SENDING_SECONDS = 0.5
@@ -108,7 +109,7 @@ class PrometheusTracker:
     def log_artifact(self, name: str, content: Json) -> None: ...
 
     def close(self) -> None:
-        """Wait until the end of the run has been read, then close the address. The file stays.
+        """Wait until the final state of the run has been read, then close the address. The file stays.
 
         Waits for at most LINGER_SECONDS. If the address was not read recently, waits only until the address has been
         open for LINGER_SECONDS, so that a server can see a run that ended early.

@@ -1,4 +1,4 @@
-"""Reads from metrics how many requests the gateway refused."""
+"""Read from metrics how many requests the gateway refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notifies a webhook when a run starts, finishes or fails, and about each warning and error.
+"""Notify a webhook when a run starts, finishes or fails, and about each warning and error.
 
 The body is JSON, `{"event", "run", "text", ...}`. Chat systems with incoming webhooks show `text`. The address is a
 secret, because anyone who has it can write to the channel. It comes from an environment variable and is never logged.

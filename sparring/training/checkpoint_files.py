@@ -88,7 +88,8 @@ def prune(directory: Path, step: int, *, keep: int, pinned: Path | None = None) 
     `step` was just written. `pinned` is also kept. Raises OSError if the folder cannot be read.
     """
     fault_point("checkpoint.pruning")
-    # Higher numbers are damaged or from abandoned steps. The new checkpoint must not be deleted in favor of them.
+    # Checkpoints with higher numbers are damaged or from abandoned steps. The new checkpoint must not be deleted in
+    # favor of them.
     past = [path for path in list_numbered(directory) if int(path.name) <= step]
     for old in past[max(1, keep) :]:
         if old == pinned:

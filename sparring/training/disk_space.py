@@ -46,7 +46,8 @@ class Room:
         if self.free_bytes < self.checkpoint_bytes:
             raise DiskError(
                 f"{self.path} has {_read(self.free_bytes)} free, but a checkpoint takes "
-                f"{_read(self.checkpoint_bytes)}: it cannot be written. Make room, or store the run elsewhere (run.runs_dir)."
+                f"{_read(self.checkpoint_bytes)}: it cannot be written. Free up space, or store the run "
+                "elsewhere (run.runs_dir)."
             )
 
     @property

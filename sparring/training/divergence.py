@@ -1,7 +1,8 @@
 """Reduce the reward by the divergence from the base model. The estimator is k1, which has the correct gradient when it
 is part of the reward.
 
-As a loss, k1 would do nothing, because its gradient is zero in expectation (docs/algorithms.md, "Staying near the base").
+As a loss, k1 would have no effect, because its gradient is zero in expectation (docs/algorithms.md, "Staying near the
+base").
 """
 
 from __future__ import annotations

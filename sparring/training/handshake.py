@@ -18,8 +18,8 @@ from sparring.types import TrainingBatch, Weights
 
 PROBE_TOKENS = 64
 LARGEST_DIFFERENCE = 0.25
-"""The largest accepted mean difference over the probe's tokens. Differences from bf16 and other kernels are ten times
-smaller, while those from other weights are soon larger."""
+"""The largest accepted mean difference over the probe's tokens. Differences that bf16 and other kernels cause are ten
+times smaller. Differences that other weights cause are soon larger."""
 SMALLEST_UPDATE = 1e-4
 """The mean change of the probe's log-probabilities by an update below which old and new weights cannot be distinguished."""
 

@@ -68,7 +68,7 @@ class TorchLearner:
         self._max_tokens = max_tokens_per_microbatch
         self._losses = losses
         self.num_microbatches = 0
-        """The number of computed microbatches so far. It shows that a long step does not hang."""
+        """The number of computed microbatches so far. It shows that a long step still makes progress."""
         self._num_computed = 0
         """The number of tokens that went through the policy so far."""
         self.reset_optimizer()
@@ -139,8 +139,8 @@ class TorchLearner:
         log-probabilities, entropies and, with a KL term, reference log-probabilities), and the effects [M] of the
         objective.
 
-        Nothing that is returned refers to the graph. Its nodes would stay between the freed activations, and the next
-        microbatch could not use that memory again.
+        No returned tensor refers to the graph. Otherwise, the graph's nodes would stay in memory between the freed
+        activations, and the next microbatch could not use that memory again.
         """
         logprobs_M, entropies_M = self._forward(microbatch, with_entropy_gradient=objective.entropy_coef > 0)
         sampled_M = self._masked(microbatch, "sampled_logprobs")

@@ -12,7 +12,7 @@ from sparring.training.sequences import sequence_ids
 from sparring.types import TrainingBatch, TrainingSequence
 
 MICROBATCH_TOKENS = 32
-"""About what one more microbatch costs, in computed tokens."""
+"""The approximate cost of one more microbatch, in computed tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,9 @@ def pack(batch: TrainingBatch, max_tokens: int) -> list[TrainingBatch]:
     """Return microbatches of at most `max_tokens` distinct tokens, divided so that few tokens are computed twice.
 
     Trajectories are not divided, because some losses use all tokens of a trajectory. Every trained token is in exactly
-    one microbatch. Trajectories that begin alike are neighbors, and are separated where they share least; what they
-    share is then computed in both microbatches. A trajectory that exceeds `max_tokens` gets its own microbatch.
+    one microbatch. Trajectories that begin alike are neighbors. The batch is divided between neighbors that share few
+    tokens, because both microbatches compute the shared tokens. A trajectory that exceeds `max_tokens` gets its own
+    microbatch.
 
     Raises DataError if a segment belongs to several microbatches or to none, since its tokens would not be trained
     exactly once.
@@ -71,8 +72,8 @@ def _num_shared(one: _Trajectory, other: _Trajectory) -> int:
 def _divide(sizes: Sequence[int], shared: Sequence[int], max_tokens: int) -> list[slice]:
     """Divide a row of items into parts of at most `max_tokens` each, at the least cost.
 
-    `shared[i]` is what item i shares with the item before it; a part pays for it once, and two parts pay twice. An item
-    that exceeds the limit gets a part of its own.
+    `shared[i]` is the number of tokens that item i shares with the item before it. They count once if both items are in
+    one part, and otherwise twice. An item that exceeds the limit gets its own part.
     """
     costs, begins = [0], [0]
     for end in range(1, len(sizes) + 1):

@@ -3,8 +3,9 @@
     prompts  P1 | P1 A1 E1 | Q1      answers  A1, A2, A3      (Q1: the agent compacted its history)
     gives    P1 A1 E1 A2   and   Q1 A3, trained on A1, A2 and A3 only.
 
-Each sampled token of each trajectory is trained exactly once, with its own advantage. What the model computes is another
-matter: `models.forest` finds equal tokens after equal histories, within and between trajectories, and computes them once.
+Each sampled token of each trajectory is trained exactly once, with its own advantage. The model may compute fewer
+tokens, because `models.forest` finds equal tokens after equal histories, within and between trajectories, and computes
+them once.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def build_demonstration_batch(conversations: Sequence[tuple[Sequence[int], Seque
             raise DataError(
                 f"demonstration {index} {problem} to be learned; give a prompt and then an assistant message."
             )
-        # Tokens after the last learned one would be computed for nothing.
+        # Tokens after the last learned token do not affect the loss.
         begin, end = learned[0], learned[-1] + 1
         line = _Line(parent=None, weight=1.0 / total)
         line.read(ids[:begin])

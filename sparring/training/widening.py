@@ -42,7 +42,7 @@ def widen(checkpoint: Path, into: Path, *, before: Adapter, after: Adapter, seed
     generator = torch.Generator().manual_seed(seed)
     factor = before.scale / after.scale
     more = after.rank - before.rank
-    assert more >= 0, "an adapter is widened, never cut"
+    assert more >= 0, "the rank of an adapter can only increase"
     weights = {
         name: _wider(name, tensor, more, factor, generator)
         for name, tensor in checkpoints.read_tensors(checkpoint / "weights.safetensors").items()

@@ -79,7 +79,7 @@ def test_without_a_terminal_every_step_is_one_plain_line() -> None:
     assert lines[1].startswith(
         "step 1/2  reward 0.250  score 0.500  turns 3.0  valid groups 75%  loss -0.0123  s 12.3  ("
     )
-    assert lines[1].endswith("s to go)")
+    assert lines[1].endswith("s left)")
     assert sum(line.startswith("step 2/2") for line in lines) == 1
     evaluation = "success 0.50 [0.00, 1.00]  score 0.50 [0.25, 0.75]  reward 0.500  reward agrees with scorer on 50%"
     assert f"step 0 (greedy): {evaluation}  (2 tasks, 2.0 s)" in lines
@@ -114,7 +114,7 @@ def test_a_step_whose_turns_may_not_be_trained_is_not_one_without_signal() -> No
     shown.log_metrics(2, {**idle, "analysis/batch_valid_ratio": 0.5})
     silent, untrained = progress.getvalue().splitlines()
     assert silent.endswith("no group had a signal")
-    assert untrained.endswith("no turn may be trained")
+    assert untrained.endswith("no turn could be trained on")
 
 
 def test_quiet_shows_no_progress_but_tables() -> None:

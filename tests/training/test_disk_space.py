@@ -53,7 +53,7 @@ def test_a_shortage_is_reported_before_it_is_one(free: int, to_come: int, fits: 
         room.check()
     else:
         with pytest.raises(
-            DiskError, match=r"runs/a has 99 bytes free, but a checkpoint takes 100 bytes: .* Make room"
+            DiskError, match=r"runs/a has 99 bytes free, but a checkpoint takes 100 bytes: .* Free up space"
         ):
             room.check()
 

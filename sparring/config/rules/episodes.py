@@ -85,8 +85,8 @@ def episode_tokens_above_all_turns(config: Config) -> Iterator[Conflict]:
     if max_tokens is not None and max_turns is not None and max_tokens >= max_turns * turn_tokens:
         yield Conflict(
             "rollout.rollout_max_tokens",
-            f"is {max_tokens}, but {max_turns} turns of sampling.sampling_max_tokens = {turn_tokens} never sample more; lower "
-            "it, or leave it out.",
+            f"is {max_tokens}, but {max_turns} turns with sampling.sampling_max_tokens = {turn_tokens} never sample "
+            "more; lower it, or leave it out.",
             ("sampling.sampling_max_tokens", f"{'agent' if is_foreign else 'environment'}.max_turns"),
         )
 

@@ -86,8 +86,8 @@ class Config(Section):
 
     @property
     def start_allowance(self) -> int:
-        """How many steps ahead of the learner groups may start (docs/staleness.md). It is negative if the window alone
-        exceeds the bound."""
+        """The number of steps by which groups may start ahead of the learner (docs/staleness.md). It is negative if the
+        window alone exceeds the bound."""
         waits = math.ceil((self.rollout.staleness_window - 1) / self.batch.global_batch_size)
         return self.rollout.max_steps_off_policy - waits
 

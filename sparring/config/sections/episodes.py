@@ -162,7 +162,7 @@ class RolloutSection(Section):
         default=0.2,
         gt=0,
         le=1,
-        description="The run stops if more than this share of training episodes is lost for good (infrastructure, "
+        description="The run stops if more than this share of training episodes is permanently lost (infrastructure, "
         "`client_error`, `reward_error`).",
     )
     max_steps_off_policy: int = Field(

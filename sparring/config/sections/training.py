@@ -23,8 +23,8 @@ class ModelSection(Section):
     )
     base_precision: Literal["auto", "fp32", "bf16"] = Field(
         default="auto",
-        description="Of the stored frozen weights under an adapter, which learner and engine share. Products in another "
-        "precision convert them block by block. `auto` is the checkpoint's on CUDA, else fp32.",
+        description="Precision of the stored frozen weights under an adapter, which learner and engine share. Products "
+        "in another precision convert them block by block. `auto` is the checkpoint's on CUDA, else fp32.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="Device of the model; `auto` is CUDA if there is a GPU, else the CPU."
@@ -177,7 +177,7 @@ class CurriculumSection(Section):
         default=0.1,
         gt=0,
         lt=1,
-        description="Share of the turns of a left-out task in which it runs anyway, because the policy changes.",
+        description="Probability that a left-out task runs anyway when it is its turn, because the policy changes.",
     )
     history_groups: int = Field(
         default=2, ge=1, description="Number of recent groups from which the success rate of a task is measured."
@@ -217,7 +217,7 @@ class OptimizerSection(Section):
     activation_checkpointing: bool | Literal["auto"] = Field(
         default="auto",
         description="Keep only the input of each layer for the backward pass, which computes the layer again: the same "
-        "gradients with less memory, in a third more time. `auto` does so if the recipe does not fit otherwise "
+        "gradients with less memory, but a third more time. `auto` does so if the recipe does not fit otherwise "
         "(`sparring plan`).",
     )
 
@@ -285,8 +285,8 @@ class WarmStartSection(Section):
     control_steps: int | None = Field(
         default=None,
         ge=1,
-        description="Steps by which `sparring control` continues the warm start, at a rate that falls to 0. None: as many as "
-        "take longer than RL did.",
+        description="Steps by which `sparring control` continues the warm start, at a rate that falls to 0. None: "
+        "enough steps to take longer than RL did.",
     )
 
 
