@@ -188,10 +188,10 @@ class MessageSession:
         try:
             return await self._sample(messages, tools, **options)
         except ConstraintError:
-            raise  # the answer format is impossible; the next request may have another
+            raise  # the answer format cannot be enforced; the next request may have another one
         except SparringError as failure:
             if isinstance(failure, PolicyTimeout) and not self._identity.learns:
-                # The policy in training did not cause it.
+                # The policy in training did not cause the delay.
                 failure = InfrastructureError(f"Session {self._label}: {failure}")
             self._history.fail(failure)
             raise failure
@@ -349,8 +349,8 @@ def _num_sampled(answer: MessageAnswer, *, at_most: int) -> int:
 
 
 def _with_call_ids(message: Message, turn_id: int) -> Message:
-    """Return the message with an id for each tool call. The id is the engine's own id, because the engine may need to
-    see it again. Without one, the id is derived from the turn and the position."""
+    """Return the message with an id for each tool call. The id is the engine's own id, because later requests to the
+    engine may have to contain it. Without one, the id is derived from the turn and the position."""
     if not message.get("tool_calls"):
         return message
     calls = [
