@@ -42,7 +42,7 @@ resolve:
 	$(PYTHON) tests/installs/resolve.py
 
 # Runs episodes of real agent clients through the gateway. Each client is installed in a separate virtual environment below
-# .clients/ (4.3 GB for all of them). CLIENTS selects some of them: make clients CLIENTS="openai strands", or CLIENTS=--only-ci.
+# .clients/ (4.3 GB in total). CLIENTS selects clients: make clients CLIENTS="openai strands", or CLIENTS=--only-ci.
 clients: .venv/dev
 	$(BIN)/python tests/clients/run.py $(CLIENTS)
 
