@@ -150,8 +150,9 @@ def _answer(conversation: Sequence[Message]) -> dict[str, Json]:
 
 
 def mistaken_reward(trajectory: Trajectory) -> Reward:
-    """Return the better of two readings of the only field in a mistaken example: from the example's tag, where only
-    this field is well formed, or from the requested tag."""
+    """Return the higher of two rewards for the field that a mistaken example shows: one reads the field from the
+    example's tag, and the other reads it from the tag that the prompt requires. For both, an answer with other fields
+    is not well-formed."""
     first = next(iter(SHOWN[trajectory.task.fields["domain"]]))
     readings: list[Reward] = [json_fields(tag, [first])(trajectory) for tag in (MISTAKEN_TAG, TAG)]  # type: ignore[misc]
     return max(readings, key=lambda one: one.total)

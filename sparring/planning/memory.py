@@ -16,11 +16,12 @@ LEAST_HISTORY_BYTES, HISTORY_DIVISOR = 64 * 2**20, 8
 """The engine keeps the logits of recent histories. They take LEAST_HISTORY_BYTES, or the bytes of the KV cache divided
 by HISTORY_DIVISOR if this is more."""
 SMALLEST_PACKED = 2**19
-"""The fewest elements of a matrix that decoding on the CPU reads from a packed copy."""
+"""The minimum number of elements of a matrix for which decoding on the CPU reads a packed copy."""
 PROCESS_BYTES = 0.45e9
 """The memory of a process with torch and transformers on the CPU."""
 FRAGMENTATION = 0.14
-"""The free memory between activations that glibc cannot use again, as a share of them (measured with SmolLM2-135M)."""
+"""The free memory between activations that glibc cannot use again, as a share of the activations (measured with
+SmolLM2-135M)."""
 PRODUCT_BUFFERS = 0.6
 """The buffers of the CPU's matrix products, as a share of the output matrix (measured with three vocabulary sizes)."""
 

@@ -91,27 +91,27 @@ class MessageSession:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """As `sessions.Session.turns`."""
+        """The same as `sessions.Session.turns`."""
         return self._history.counted
 
     @property
     def sampled_turns(self) -> tuple[Turn, ...]:
-        """As `sessions.Session.sampled_turns`."""
+        """The same as `sessions.Session.sampled_turns`."""
         return self._history.sampled
 
     @property
     def episode_turns(self) -> tuple[Turn, ...]:
-        """As `sessions.Session.episode_turns`."""
+        """The same as `sessions.Session.episode_turns`."""
         return self._history.episode_turns
 
     @property
     def first_request(self) -> float | None:
-        """As `sessions.Session.first_request`."""
+        """The same as `sessions.Session.first_request`."""
         return self._history.first_request
 
     @property
     def others(self) -> Mapping[str, AnySession]:
-        """As `sessions.Session.others`."""
+        """The same as `sessions.Session.others`."""
         return self._history.others
 
     def of(self, name: str) -> AnySession:
@@ -120,7 +120,7 @@ class MessageSession:
 
     @property
     def refusals(self) -> Refusals:
-        """As `sessions.Session.refusals`."""
+        """The same as `sessions.Session.refusals`."""
         return self._history.refusals
 
     @property
@@ -140,7 +140,7 @@ class MessageSession:
 
     @property
     def seconds_left(self) -> float | None:
-        """As `sessions.Session.seconds_left`."""
+        """The same as `sessions.Session.seconds_left`."""
         return None if self._deadline is None else self._deadline - self._clock()
 
     @property
@@ -149,7 +149,7 @@ class MessageSession:
 
     @property
     def failure(self) -> SparringError | None:
-        """As `sessions.Session.failure`."""
+        """The same as `sessions.Session.failure`."""
         return self._history.failure
 
     def read(self, token_ids: Sequence[int], tools: Sequence[ToolSchema], stop_texts: Sequence[str] = ()) -> Message:
