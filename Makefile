@@ -6,18 +6,18 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 .PHONY: quickstart quickstart-long evidence test long fast lint resolve clients openenv mlflow faults gpu benchmarks smoke tutorials clean
 
-# A model that trains in minutes on any two cores; quickstart-long is the pretrained SmolLM2-135M.
+# Trains a small model, in minutes on any two cores; quickstart-long trains the pretrained SmolLM2-135M.
 quickstart: .venv/train
 	$(BIN)/python -m recipes.compare recipes/pointer_chase
 
 quickstart-long: .venv/train
 	$(BIN)/python -m recipes.compare recipes/quickstart
 
-# What the README's table says, over five seeds, with the control and shuffled rewards: 25 minutes alone on two cores.
+# Measures the README's table: five seeds, with the control and shuffled rewards. It takes 25 minutes on two idle cores.
 evidence: .venv/train
 	$(BIN)/python -m benchmarks.evidence --json benchmarks/results/pointer_chase.json
 
-# `make test TIER=all` runs the long tests too, in one start of the suite.
+# `make test TIER=all` also runs the long tests, in one start of the suite.
 TIER ?= usual
 test: .venv/dev
 	$(BIN)/python -m pytest -n 3 --dist worksteal --tier $(TIER)
@@ -26,7 +26,7 @@ test: .venv/dev
 long: .venv/dev
 	$(BIN)/python -m pytest -n 3 --dist worksteal --tier long
 
-# The tests that take little time, for the loop while editing: at most 90 seconds. It prints what it leaves out.
+# The quickest tests, for use while editing: at most 90 seconds. The command prints what it leaves out.
 fast: .venv/dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal --tier fast -q
 
@@ -36,47 +36,49 @@ lint: .venv/dev
 	$(BIN)/lint-imports
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-# Whether pip can install every extra, every documented combination and every line of this file, from an empty environment.
+# Tests that pip can install every extra, every documented combination and every installation in this file, from an empty
+# environment.
 resolve:
 	$(PYTHON) tests/installs/resolve.py
 
-# Real agent clients play through the gateway, each in an environment of its own below .clients/ (4.3 GB for all of
-# them). CLIENTS picks some: make clients CLIENTS="openai strands", or CLIENTS=--only-ci.
+# Runs episodes of real agent clients through the gateway. Each client is installed in a separate virtual environment below
+# .clients/ (4.3 GB in total). CLIENTS selects clients: make clients CLIENTS="openai strands", or CLIENTS=--only-ci.
 clients: .venv/dev
 	$(BIN)/python tests/clients/run.py $(CLIENTS)
 
-# The OpenEnv adapter against real servers, whose library is installed below .clients/ (0.5 GB), since it and mcp 2 exclude
-# each other.
+# Tests the OpenEnv adapter with real servers. Their library conflicts with mcp 2, so it is installed below .clients/
+# (0.5 GB).
 openenv: .venv/dev
 	$(PYTHON) -m venv .clients/openenv
 	.clients/openenv/bin/python -m pip install --quiet --disable-pip-version-check 'openenv>=0.10,<0.11'
 	$(BIN)/python -m pytest tests/environments/adapters/test_openenv.py
 
-# Tracking against a real MLflow server, whose library is 0.5 GB with what it needs.
+# Tests tracking with a real MLflow server. Its library takes 0.5 GB, including dependencies.
 mlflow: .venv/dev
 	$(INSTALL) --editable '.[train,data,dev,mlflow]'
 	$(BIN)/python -m pytest tests/tracking/test_mlflow.py
 
-# Kills at 16 points with 5 seeds and of every process by state, 2,000 simulated runs, a gateway killed at 50 moments, 10,000 episodes
-# of random clients and 200 on sockets, 10,000 dialogues, every system call of a save (with
-# strace), the real command killed, stopped and resumed: the whole of docs/reliability.md.
+# Runs all tests of docs/reliability.md: kills at 16 points with 5 seeds, kills of every process in each of its states, 2,000
+# simulated runs, a gateway that is killed at 50 moments, 10,000 episodes of random clients and 200 over sockets, 10,000
+# dialogues, every system call of a save (with strace), and the real command killed, stopped and resumed.
 faults: .venv/dev
 	FAULT_SEEDS=5 $(BIN)/python -m pytest tests/faults tests/supervision tests/training/test_checkpoint_files.py tests/ledger \
 		tests/workers tests/runtime/test_cancellable.py tests/e2e/test_stopping.py tests/tracking/test_mlflow_tracker.py tests/engines/test_openai_outages.py \
 		tests/gateway/test_behaviours.py tests/sessions/test_dialogues.py
 
-# Everything that needs a GPU, in ten minutes, with the interpreter that has torch for it: PYTHON=python3 make gpu.
+# Measures everything that needs a GPU, in ten minutes. PYTHON must be an interpreter whose torch supports the GPU:
+# PYTHON=python3 make gpu.
 gpu:
 	$(PYTHON) -m benchmarks.gpu --json benchmarks/results/gpu.json $(GPU)
 
 benchmarks: .venv/benchmarks
 	$(BIN)/python -m benchmarks
 
-# docs/tutorial.md as a reader runs it: its files and every command.
+# Runs docs/tutorial.md as a reader does: creates its files and runs every command.
 tutorials: .venv/train
 	$(BIN)/python -m tests.tutorials
 
-# Every benchmark in small, two at a time, in five minutes: whether all sides of each still run.
+# Runs a small version of every benchmark, two at a time, in five minutes, to test that all sides of each still run.
 smoke: .venv/benchmarks
 	$(BIN)/python -m benchmarks --smoke
 
@@ -85,7 +87,7 @@ smoke: .venv/benchmarks
 	$(PYTHON) -m venv .venv
 	touch $@
 
-# torch first and alone: its constraint names the CPU build on machines whose index has one.
+# Install torch first and separately: its constraint selects the CPU build on machines whose package index has one.
 .venv/train: .venv/created pyproject.toml constraints.txt
 	$(INSTALL) torch
 	$(INSTALL) --editable '.[train,data]'

@@ -5,7 +5,7 @@
 The authors of the checks planted the defects in tests/checks/defects; people who had not seen the checks planted those
 in tests/checks/blind. In tests/checks/blind, `acceptable_rules` lists the rules that may name the defect, and
 `found_at_first_sight` states whether the rules found it before any author of rules had seen it. The clean recipes are
-the shipped recipes, the domains of the suite, the corrected copies of planted recipes, and recipes that only look
+the shipped recipes, the domains of the suite, the corrected copies of planted recipes, and correct recipes that look
 suspicious (tests/checks/blind_clean). Every recipe gets a full check.
 """
 

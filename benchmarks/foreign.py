@@ -1,10 +1,10 @@
 """Measures the checks on environments that were not written for them: the tools that are reached, false errors, and the
 time.
 
-The environments are the twelve domains of the suite without their experts and recorded conversations, a Gymnasium
-environment, an MCP server, a server of OpenEnv's protocol, tools over a pandas table (tests/checks/foreign), and an
-environment whose process takes three seconds to start. Each gets a full check. The CPU time of a check includes the
-processes that it starts."""
+The environments are the twelve domains of the suite, without their experts and recorded conversations, and five recipes
+in tests/checks/foreign. These recipes use a Gymnasium environment, an MCP server, a server of OpenEnv's protocol, tools
+over a pandas table, and an environment whose process takes three seconds to start. Each gets a full check. The CPU time
+of a check includes the processes that it starts."""
 
 from __future__ import annotations
 

@@ -285,7 +285,8 @@ def main() -> int:
         {"server": name, **{shown: median(one[key] for one in rounds) for shown, key in COLUMNS.items()}}
         for name, rounds in (("gateway", ours), ("bare", bare))
     ]
-    # Only a session continues the tokens of earlier turns, so another server in its place has none of these.
+    # Only a session reuses the tokens of earlier turns. Another server in place of the gateway would have no spliced
+    # turns.
     sides = {"gateway": min(one["spliced"] for one in ours), "bare": min(one["recorded"] for one in bare)}
     figures = {
         "turns/s": rows[0]["turns/s"],

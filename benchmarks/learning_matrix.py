@@ -53,8 +53,8 @@ UNCORRECTED = "importance_sampling, uncorrected"
 """This choice is shown only for comparison and has no target."""
 MATRIX: dict[str, dict[str, Choice]] = {
     "advantage": {name: Choice(advantage_method=name) for name in FUNCTIONS["advantage_method"]},
-    # If synchronous with one pass, all losses have the same gradient. This shows that each is right, not which is
-    # better.
+    # In synchronous training with one pass, all losses have the same gradient. These cells show that each loss is
+    # correct, not which one is better.
     "loss": {name: Choice(loss_fn=name) for name in FUNCTIONS["loss_fn"]},
     f"staleness {STALE}": {
         "ppo, synchronous": SYNCHRONOUS,

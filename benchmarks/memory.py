@@ -86,7 +86,8 @@ WAYS: Mapping[str, tuple[str, ...]] = {
     "1B": LEAN,
     "tiny": LEAN,
 }
-"""The settings of each row, by the name of its shape and way: those of a recipe, or those that take the least memory."""
+"""The settings of each row, keyed by the row's name (its shape and its variant): the settings of a recipe, or those
+that take the least memory."""
 LIMIT_GIB = {"1B": 12}
 TOKENS = 2048
 FACTORS = (7, 5)

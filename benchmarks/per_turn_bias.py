@@ -1,5 +1,5 @@
-"""Measures which way to assign credit to turns keeps the true gradient, in a stop-or-continue task whose exact gradient
-is known.
+"""Measures which estimators of credit per turn preserve the true gradient, in a stop-or-continue task whose exact
+gradient is known.
 
 An episode has at most four turns. At each of the first three, a policy with one parameter theta continues with
 probability p = sigmoid(theta) = 0.5. Continuing earns 0.5. Stopping, which is forced at the fourth turn, earns 1 with

@@ -32,7 +32,7 @@ SIZES = {
 SMALL = SIZES | {"hidden_size": 128, "num_hidden_layers": 3, "intermediate_size": 256, "vocab_size": 1024}
 SMALL |= {"num_attention_heads": 2, "num_key_value_heads": 1}
 MEMORY_TARGET, TIME_TARGET = 0.10, 0.25
-"""The largest relative errors of a plan."""
+"""The largest relative errors of a plan that meet the target."""
 
 
 def main() -> int:

@@ -35,8 +35,8 @@ FIELDS: Mapping[str, type | tuple[type, ...]] = {
 }
 """The fields of a result, with their types."""
 OPTIONAL = frozenset({"provenance"})
-"""Fields that only some results have. `provenance`: how the commit relates to the code that was measured, if that commit
-was landed together with others."""
+"""Fields that only some results have. `provenance` states how the commit relates to the measured code, if the measured
+commit was merged together with others."""
 CANNOT_RUN = 3
 """The exit code of a benchmark if a requirement is missing."""
 

@@ -179,5 +179,5 @@ def table(controls: set[str], through: dict[str, set[str]], *, by_line: bool) ->
 
 if __name__ == "__main__":
     if os.geteuid() != 0:
-        print("Some controls need root; lines whose control does not come through are not counted.")
+        print("Some positive controls need root. Probe lines whose positive control fails are not counted.")
     sys.exit(main())

@@ -139,7 +139,7 @@ def _wrong(name: str, result: Path) -> Iterator[str]:
     yield from defects(content)
     for stored in results(name):
         if set(content.get("sides", {})) - set(stored["sides"]):
-            continue  # The result belongs to a part of the benchmark, such as one without shuffled rewards.
+            continue  # The stored result covers only a part of the benchmark, for example without shuffled rewards.
         if unknown := sorted(set(content["figures"]) - set(stored["figures"])):
             yield f"figures that its stored result of {stored['date']} does not have: {', '.join(unknown)}; measure it again"
 

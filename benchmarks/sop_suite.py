@@ -27,7 +27,8 @@ from tests.environments.suites.copying import Copier, Sources, observed
 
 EPISODES = 1000
 MOST_GROWTH_MIB = 4.0
-"""Growth of resident memory over the last three quarters of the episodes that the allocator's arenas can explain."""
+"""The largest growth of resident memory, over the last three quarters of the episodes, that the allocator's arenas can
+explain."""
 
 
 def score(domain: SopDomain, task: Task, messages: Sequence[Message]) -> float:

@@ -1,5 +1,5 @@
-"""Compares Sparring with TRL: trains the same recipe with Sparring and with GRPOTrainer and an environment factory, on
-CPU.
+"""Compares Sparring with TRL on a CPU: trains the same recipe with Sparring, and with TRL's GRPOTrainer and an
+environment factory.
 
 Both sides start from the same weights and run the same tasks of the quickstart's inspection desk. They use the same
 group size, sampling, limits, adapter, loss, optimizer, precision and number of steps; each round has another seed. The

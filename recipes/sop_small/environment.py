@@ -31,12 +31,14 @@ SHOWN: Mapping[str, Mapping[str, Json]] = {
     "referral_abuse": {"action": "hold", "twins": 2, "good": 4},
     "customer_service": {"action": "visit", "slip": "B314"},
 }
-"""The answer of each domain's example; a mistaken one has the first field only."""
+"""The answer in each domain's example. A mistaken example contains only the first field."""
 FOLLOWS_EXAMPLE = 0.5
-"""Share of clerks who write their answer like a mistaken example, and not as the last lines of the prompt ask."""
+"""Share of clerks who write their answer like a mistaken example, instead of in the format that the last lines of the
+prompt require."""
 
 CORRECT_SHARE = 0.15
-"""Share of the conversations of `mixed_log` that are right, in each domain. So a perfect imitator is right at 0.15."""
+"""Share of the conversations of `mixed_log` that are right, in each domain. A perfect imitator is therefore right in
+0.15 of sampled episodes."""
 HASTY_SHARE = 0.3
 """Share of the conversations of `mixed_log` that skip a check that determines the result, if the case has such a
 check."""
@@ -118,8 +120,8 @@ def mixed_log(num: int = 12288, seed: int = 0) -> list[list[Message]]:
     correct answer.
 
     Some of the other clerks skip a check that determines the result. The rest work correctly, and then copy one field
-    from the example in the prompt, always the last field that would become wrong. As a result, an imitator is not
-    correct with greedy sampling either.
+    from the example in the prompt, always the last field that would become wrong. Therefore, an imitator is not correct
+    with greedy sampling either.
     """
     rng = random.Random(f"mixed-{seed}")
     each = -(-num // len(SHOWN))
@@ -135,7 +137,7 @@ def mixed_log(num: int = 12288, seed: int = 0) -> list[list[Message]]:
                 wrong = [field for field in fields if fields[field] != SHOWN[name][field]]
                 copied = {
                     field: SHOWN[name][field] for field in wrong[-1:]
-                }  # none in the rare case of the example itself
+                }  # no field in the rare case that the answer equals the example
                 text = answer_text(name, "aligned", {**fields, **copied})
                 conversation = [*conversation[:-1], {**conversation[-1], "content": text}]
             log.append([with_example(conversation[0], name, "aligned"), *conversation[1:]])
@@ -148,8 +150,9 @@ def _answer(conversation: Sequence[Message]) -> dict[str, Json]:
 
 
 def mistaken_reward(trajectory: Trajectory) -> Reward:
-    """Return the better of two readings of the only field in a mistaken example: from the example's tag, where only
-    this field is well formed, or from the requested tag."""
+    """Return the higher of two rewards for the field that a mistaken example shows: one reads the field from the
+    example's tag, and the other reads it from the tag that the prompt requires. For both, an answer with other fields
+    is not well-formed."""
     first = next(iter(SHOWN[trajectory.task.fields["domain"]]))
     readings: list[Reward] = [json_fields(tag, [first])(trajectory) for tag in (MISTAKEN_TAG, TAG)]  # type: ignore[misc]
     return max(readings, key=lambda one: one.total)

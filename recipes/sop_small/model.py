@@ -8,8 +8,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from sparring.models.small import small_model
 
 ISOLATED = r"(?<=\":\")[a-z_]+|[A-Z](?=[0-9])|[0-9]"
-"""What becomes tokens of its own, so that it can be copied: words that are values, and letters and digits of
-codes. So codes that are new are made of tokens that are not."""
+"""Matches the text that becomes separate tokens, so that the model can copy it: words that are values, and the letters
+and digits of codes. A new code therefore consists of tokens that are not new."""
 
 
 def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:

@@ -19,7 +19,7 @@ from sparring.sessions import AnySession
 from sparring.types import Outcome, Reward, Task
 
 _TAIL = 400
-"""The number of last characters of a program's error output that an error message contains."""
+"""The maximum number of characters that an error message quotes from the end of a program's error output."""
 
 
 @final

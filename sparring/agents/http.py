@@ -180,7 +180,7 @@ class HttpAgent:
         self._next_start = -math.inf
         self._checking = asyncio.Lock()
         self._is_healthy = False
-        # The episode's timeout alone limits the duration of an answer, and the slots alone limit the number of
+        # Only the episode's timeout limits the duration of an answer, and only the slots limit the number of
         # connections.
         self._client = httpx.AsyncClient(
             headers={"content-type": "application/json", **(headers or {})},
@@ -194,8 +194,8 @@ class HttpAgent:
 
         Raises InfrastructureError if the agent fails before the first turn, reports an infrastructure failure, cannot
         be reached, does not answer in time, or requests no turn. Raises RewardError if the agent answers but gives no
-        valid reward in time, ServiceError if it cannot be reached before the first episode, and DataError if the task
-        cannot be written as JSON.
+        valid reward in time. Raises ServiceError if the agent cannot be reached before the first episode, and DataError
+        if the task cannot be written as JSON.
         """
         await self._check_health()
         async with self._slots:

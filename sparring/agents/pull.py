@@ -87,10 +87,10 @@ class PullAgent:
         """Run one episode. If the agent fails because the policy reached a limit, that limit is the outcome, without a
         reward. If a worker reports a failure after a turn, the outcome is `policy_error`.
 
-        Raises ServiceError if no worker has polled in time. Raises InfrastructureError if no worker was free, or if the
-        worker that took the episode disappears, does not finish in time, gives up the episode before the first turn, or
-        requests no turn. Raises RewardError if the worker reports an invalid reward, and DataError if the task cannot
-        be written as JSON.
+        Raises ServiceError if no worker has polled in time. Raises InfrastructureError if no worker was free. It is
+        also raised if the worker that took the episode disappears, does not finish in time, gives up the episode before
+        the first turn, or requests no turn. Raises RewardError if the worker reports an invalid reward, and DataError
+        if the task cannot be written as JSON.
         """
         try:
             reward = await self._play(task, session)
@@ -163,7 +163,7 @@ class PullAgent:
             return ServiceError(
                 f"No worker has polled for an episode {within}. Start one with the command, address and key that the "
                 "console "
-                "showed at the start of the run. A worker that cannot find the run reports that itself."
+                "showed at the start of the run. A worker that cannot reach the run logs the error itself."
             )
         if not offer.is_taken:
             return InfrastructureError(

@@ -95,9 +95,11 @@ def check_first_request(played: AgentResult, session: AnySession, *, began: floa
         return
     first = session.first_request
     if first is None or first - began > timeout_seconds / 2:
-        when = "never asked for a turn" if first is None else f"asked for its first turn after {first - began:.3g} s"
+        when = (
+            "requested no turn within" if first is None else f"requested its first turn after {first - began:.3g} s of"
+        )
         raise AgentTimeout(
-            f"the agent {when}, of rollout_timeout = {timeout_seconds:g} s, so the policy had too little time to "
+            f"the agent {when} rollout_timeout = {timeout_seconds:g} s, so the policy had too little time to "
             "answer; raise rollout.rollout_timeout, or start the agent faster (its imports, its environment's reset)"
         )
 

@@ -125,7 +125,7 @@ class Worker:
             return None
         if not response.is_success:
             raise ServiceError(
-                f"The gateway at {self._endpoint} handed out no episode: {response.status_code}: {response.text[:300]}"
+                f"The gateway at {self._endpoint} returned no episode: {response.status_code}: {response.text[:300]}"
             )
         return response.json()
 
@@ -143,7 +143,7 @@ class Worker:
             for one in (playing, renewing):
                 one.cancel()
             await asyncio.gather(playing, renewing, return_exceptions=True)
-            # If the agent reported nothing, the release lets the run know at once that no report will follow.
+            # If the agent reported nothing, the release informs the run at once that no report will follow.
             outage = (
                 playing.result() if playing.done() and not playing.cancelled() and playing.exception() is None else ""
             )
@@ -172,7 +172,7 @@ class Worker:
             returned = json.loads(json.dumps(returned), parse_int=float)
             answer = read_answer(returned) if isinstance(returned, dict) else Answer(reward=returned)
         except Exception as error:
-            # User code may raise any exception, which only gives up its own episode.
+            # User code may raise any exception. Such an exception ends only its own episode.
             logger.warning("an episode failed", exc_info=error)
             is_outage = isinstance(error, InfrastructureError)
             answer = Answer(error=repr(error).encode("utf-8", "replace").decode(), is_outage=is_outage)

@@ -129,5 +129,6 @@ def _call_for_workers(address: str, key: str) -> str:
 
 def refuse_environment() -> Environment:
     raise UsageError(
-        "the agent of this recipe has its own environment, so there is no environment to run; see [agent]."
+        "[agent] sets an agent that has its own environment, so this recipe has no environment to run; remove the agent "
+        "from [agent] and set environment.target to use the built-in tool loop."
     )

@@ -20,7 +20,7 @@ PARTS = ("model", "tokenizer", "template", "data", "recipe")
 """The parts that must be unchanged when a run is resumed."""
 
 _PART_OF = {"config": "recipe", "files": "recipe"}
-"""The part of a key path by the path's first word, for parts with another name."""
+"""Maps the first component of a key path to its part, if the part has a different name."""
 NOT_OF_CONTROL = ("warm_start.control_steps", "evaluation", "schedule", "detectors", "tracking", "data.held_out")
 """Settings and data that do not affect the control of a run, or that only determine how the control is chosen."""
 _BITS = (
@@ -33,7 +33,7 @@ _BITS = (
 )
 """The keys whose changes may affect only the last bits of a sum."""
 _IN_EFFECT = frozenset({"run.num_threads", "model.device"})
-"""Keys of a place file whose values in effect are compared, as `hardware`."""
+"""Keys of a place file that are not compared as settings, because `hardware` contains the values in effect."""
 _OTHER_FILES = "other_files"
 """Files that the recipe's code may read and write during training, such as a database. Changes are reported, not refused."""
 _PROBES = (

@@ -42,7 +42,7 @@ def connect_engine(config: Config) -> Engine:
     from sparring.engines.remote import RemoteEngine
 
     address = config.engine.base_url
-    assert address is not None, "the configuration asks for an address"
+    assert address is not None, "the configuration requires an address"
     engine = RemoteEngine(address, api_key=key_from(config.engine.api_key_env))
     _check_capabilities(config, engine.capabilities, address)
     return engine
@@ -78,7 +78,7 @@ def describe_remote(config: Config) -> tuple[ModelDescription, Weights] | None:
         return None
     from sparring.engines.remote_model import fetch_model
 
-    assert config.engine.base_url is not None, "the configuration asks for an address"
+    assert config.engine.base_url is not None, "the configuration requires an address"
     remote = fetch_model(config.engine.base_url, api_key=key_from(config.engine.api_key_env))
     description = read_description(
         folder, config.model, device=remote.device, base_fingerprint=lambda: remote.base_fingerprint
@@ -114,7 +114,7 @@ def connect_learner(config: Config, weights: Weights) -> Learner:
     trained before. Raises ServiceError if it does not answer, and DataError if it has a different model."""
     from sparring.training.remote import RemoteLearner
 
-    assert config.learner.base_url is not None, "the configuration asks for an address"
+    assert config.learner.base_url is not None, "the configuration requires an address"
     learner = RemoteLearner(config.learner.base_url, api_key=key_from(config.learner.api_key_env))
     try:
         learner.load_weights(weights)

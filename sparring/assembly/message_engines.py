@@ -20,9 +20,9 @@ def load_message_engine(config: Config, recipe_dir: Path) -> MessageEngine:
     """Return the engine of the endpoint or the script that the recipe names. Raises UsageError and DataError."""
     section = config.engine
     if section.type == "scripted":
-        assert section.script is not None, "the configuration asks for a script"
+        assert section.script is not None, "the configuration requires a script"
         return load_script(section.script, recipe_dir)
-    assert section.base_url is not None and section.model is not None, "the configuration asks for both"  # noqa: PT018
+    assert section.base_url is not None and section.model is not None, "the configuration requires both"  # noqa: PT018
     return OpenAIEngine(
         section.base_url, section.model, api_key=key_from(section.api_key_env), max_concurrency=section.max_running
     )
@@ -60,5 +60,5 @@ def load_evaluated_engine(
 
 def build_main_policy(engine: MessageEngine) -> MainPolicy:
     """Return the policy of an engine without weights. An engine with scripts of whole episodes is also informed of each
-    episode before it starts."""
+    episode before the episode starts."""
     return MainPolicy(engine, introduce=engine.introduce if isinstance(engine, ScriptedEpisodes) else None)

@@ -114,7 +114,7 @@ def list_endpoints(config: Config) -> dict[str, NamedPolicy]:
     policies = {}
     for name, section in config.policies.items():
         if section.role == "endpoint":
-            assert section.base_url is not None and section.model is not None, "the configuration asks for both"  # noqa: PT018
+            assert section.base_url is not None and section.model is not None, "the configuration requires both"  # noqa: PT018
             engine = OpenAIEngine(
                 section.base_url,
                 section.model,

@@ -157,7 +157,7 @@ def load_training_parts(
     if config.learner.type == "remote":
         learner = connect_learner(config, rollout.initial_weights)
     else:
-        assert rollout.policy is not None, "it is loaded for a learner in this process"
+        assert rollout.policy is not None, "the policy is loaded if the learner is in this process"
         learner = build_learner(config, rollout.policy, algorithm)
     return TrainingParts(
         **{field.name: getattr(rollout, field.name) for field in fields(rollout)},
@@ -204,7 +204,7 @@ def _rollout_parts(
         for name, section in config.policies.items()
         if section.role == "frozen"
     }
-    # This comes after the cache of keys and values, whose pages the kernel should provide only when they are used.
+    # The KV cache must be allocated before this call, so that the kernel provides its pages only when they are used.
     keep_freed_memory()
     trained_here = {
         name: NamedPolicy(engine=engine, chat=chat, learns=True)

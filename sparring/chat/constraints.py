@@ -1,6 +1,6 @@
 """Grammars that constrain answers to calls of the allowed tools in the model's own format, or to JSON.
 
-The format of a call is derived from a call that the chat renders, and is used only if the chat parses the rendered text
+The format of a call is derived from a call that the chat renders. It is used only if the chat parses the rendered text
 back to the same call. Any amount of whitespace is allowed around and within JSON, up to a limit. A grammar therefore
 removes little probability from a policy that would have answered in this form anyway.
 """

@@ -97,8 +97,8 @@ class TemplateChat:
         template = str(tokenizer.chat_template)
         self._has_tools = "tools" in template
         self._has_brackets = bracket_calls.MARK in template
-        # The stand-in answer contains reasoning if the template knows it, to show whether the template drops earlier
-        # reasoning.
+        # The stand-in answer contains reasoning if the template supports reasoning. It shows whether the template drops
+        # earlier reasoning.
         self._answer = f"<think>\nreason\n</think>\n\n{_ANSWER}" if "</think>" in template else _ANSWER
         self._drops_calls = self._has_tools and self._calls_are_dropped()
         self._accepts_tool_role = self._has_tools or self._tool_role_is_rendered()

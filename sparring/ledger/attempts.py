@@ -14,7 +14,8 @@ INFRASTRUCTURE = (DiscardReason.INFRA_ERROR, DiscardReason.ENV_TIMEOUT)
 LOST = (*INFRASTRUCTURE, DiscardReason.CLIENT_ERROR, DiscardReason.REWARD_ERROR)
 """Reasons of attempts that are not part of any metric."""
 EXTERNAL = (DiscardReason.OPERATOR_CANCEL, DiscardReason.REWOUND)
-"""Reasons of attempts that were ended from outside. These attempts count neither as completed nor as failed."""
+"""Reasons of attempts that a stop cancelled or a resume discarded. These attempts count neither as completed nor as
+failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,8 @@ class Ledger:
         self._clock = clock
         connection, known = rows.open_file(path)
         self._writer = GroupCommitWriter(connection)
-        # Guards the copies below together with the order of the queue: a state is checked and queued in one step.
+        # Guards the copies below and the order of the queue, so that a state is checked and its change is queued in one
+        # step.
         self._lock = threading.Lock()
         self._states = {id: (RolloutState(state), split) for id, state, split, _ in known}
         self._steps: dict[str, int] = {id: step for id, _, _, step in known if step is not None}

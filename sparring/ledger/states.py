@@ -69,8 +69,8 @@ def broken_rule(
 ) -> str | None:
     """Return the reason why a rollout may not change from one state to another, or None if it may."""
     if after not in TRANSITIONS[before]:
-        legal = ", ".join(sorted(TRANSITIONS[before])) or "nothing, it is final"
-        return f"{before} cannot become {after} (only: {legal})"
+        legal = ", ".join(sorted(TRANSITIONS[before])) or "none, because it is final"
+        return f"{before} cannot become {after} (legal next states: {legal})"
     if before is RolloutState.TRAINED and reason is not DiscardReason.REWOUND:
         return f"trained cannot become discarded({reason}), only discarded(rewound): its checkpoint is lost"
     if after is RolloutState.ADMITTED and split != "train":
@@ -78,7 +78,7 @@ def broken_rule(
     if after is RolloutState.EVALUATED and split == "train":
         return "a rollout of split 'train' cannot end as evaluated"
     if (after in (RolloutState.CLAIMED, RolloutState.TRAINED)) != (step is not None):
-        return f"{after} with step {step}: claimed and trained name their step, no other state does"
+        return f"{after} with step {step}: only the states claimed and trained have a step, and they must have one"
     if (after is RolloutState.DISCARDED) != (reason is not None):
-        return f"{after} with reason {reason}: discarded names a reason, no other state does"
+        return f"{after} with reason {reason}: only the state discarded has a reason, and it must have one"
     return None

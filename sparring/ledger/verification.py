@@ -166,9 +166,6 @@ def _broken_rollouts(db: sqlite3.Connection, rollouts: Sequence[_Row], life_of: 
     return broken + [f"rollout {rollout_id}: it has a history and was never planned" for rollout_id in life_of]
 
 
-"""Yield the problems in the events of a rollout and in its row, given checkpoints up to `last_published`."""
-
-
 def _broken_life(
     life: str, split: str, state: str, step: int | None, reason: str | None, last_published: int
 ) -> Iterator[str]:
@@ -188,8 +185,8 @@ def _broken_life(
     if step is None or state not in _CONSUMED:
         return
     if (state != RolloutState.CLAIMED) != (step <= last_published):
-        newest = "there is none" if last_published < 0 else f"the newest is of step {last_published}"
-        yield f"{state} for step {step}, but of the run's checkpoints {newest}"
+        newest = "no checkpoint" if last_published < 0 else f"its newest checkpoint at step {last_published}"
+        yield f"{state} for step {step}, but the run has {newest}"
     claims = [claimed_for for one, claimed_for, _ in events if one == RolloutState.CLAIMED]
     if claims and claims[-1] != str(step):
         yield f"claimed for step {claims[-1]} and {state} for step {step}"

@@ -26,7 +26,8 @@ USABLE_SHARE = 0.9
 gpu_memory_utilization is also 0.9."""
 LAYER_SECONDS = 0.7e-3
 """The least time of one layer in a decoding step of Sparring's engine on a GPU, because the operations of a layer are
-launched one by one: 21.1 ms for 32 layers (8B) and 11.0 ms for 16 layers (1B) on an H100 (docs/benchmarks.md)."""
+launched one by one. On an H100, a step takes 21.1 ms for 32 layers (8B) and 11.0 ms for 16 layers (1B)
+(docs/benchmarks.md)."""
 _RENT = "on demand, March 2026: deploybase.ai/articles/runpod-gpu-pricing"
 
 

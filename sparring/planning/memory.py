@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from sparring.planning.shapes import ATTENTION, MLP, LayerShape, ModelShape
 
 LOGIT_BYTES = {True: 256 * 2**20, False: 64 * 2**20}
-"""The bytes of one chunk of logits. The key is whether the output matrix is stored in another precision than the products."""
+"""The bytes of one chunk of logits. The key states whether the output matrix is stored in a different precision from
+that of the matrix products."""
 COPIES_OF_LOGITS = {True: 1.5, False: 1.0}
-"""The number of fp32 chunks of logits that exist at once. The key is the same. With a conversion, the converted blocks
-take half a chunk."""
+"""The number of fp32 chunks of logits that exist at once. The key is the same as in LOGIT_BYTES. If the matrix is
+converted, the converted blocks take half a chunk."""
 LEAST_HISTORY_BYTES, HISTORY_DIVISOR = 64 * 2**20, 8
-"""The bytes of the logits that the engine keeps of recent histories, or this part of the KV cache if it is more."""
+"""The engine keeps the logits of recent histories. They take LEAST_HISTORY_BYTES, or the bytes of the KV cache divided
+by HISTORY_DIVISOR if this is more."""
 SMALLEST_PACKED = 2**19
-"""The fewest elements of a matrix that decoding on the CPU reads from a packed copy."""
+"""The minimum number of elements of a matrix for which decoding on the CPU reads a packed copy."""
 PROCESS_BYTES = 0.45e9
 """The memory of a process with torch and transformers on the CPU."""
 FRAGMENTATION = 0.14
-"""The free memory between activations that glibc cannot use again, as a share of them (measured with SmolLM2-135M)."""
+"""The free memory between activations that glibc cannot use again, as a share of the activations (measured with
+SmolLM2-135M)."""
 PRODUCT_BUFFERS = 0.6
 """The buffers of the CPU's matrix products, as a share of the output matrix (measured with three vocabulary sizes)."""
 
@@ -35,7 +38,7 @@ class Settings:
     base_bytes: int
     """The bytes of one stored number of the base model."""
     compute_bytes: int
-    """The bytes of one number in the products."""
+    """The bytes of one number in the matrix products."""
     is_merged: bool
     """Whether the engine's weights are a copy with the adapter merged in, or the base itself."""
     is_cuda: bool
@@ -57,7 +60,7 @@ class Line:
     name: str
     bytes: float
     key: str
-    """The setting that changes it most."""
+    """The setting that changes this item most."""
 
 
 def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
@@ -70,9 +73,9 @@ def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
     lines = (
         Line(name="weights", bytes=shape.parameters * settings.base_bytes, key="model.name"),
         Line(name="weights of the engine", bytes=copies, key="model.lora_merged"),
-        # In fp32: the trained numbers, and copies of the start and of the version that the engine samples with. An
-        # engine that does not merge the adapter joins its factors, in the precision of the products (1.5 times as many
-        # numbers for a Llama with an adapter on every matrix).
+        # In fp32: the trained numbers, a copy of their initial values, and a copy of the version that the engine
+        # samples with. An engine that does not merge the adapter joins its factors, in the precision of the products
+        # (1.5 times as many numbers for a Llama with an adapter on every matrix).
         Line(
             name="adapter and its versions" if settings.lora_rank else "master weights and versions",
             bytes=(12 if settings.is_merged or settings.lora_rank is None else 12 + 1.5 * settings.compute_bytes)
@@ -143,7 +146,7 @@ def activation_bytes(shape: ModelShape, settings: Settings) -> float:
         kept = _trained_layers(shape, settings) * hidden + largest
     else:
         kept = sum(count * saved_per_token(layer, hidden) for layer, count in _layers_with_gradient(shape, settings))
-    ends = 3 * hidden  # the embedding, the last norm's output, and the rows that predict
+    ends = 3 * hidden  # the embedding, the last norm's output, and the rows from which tokens are predicted
     return float(settings.tokens * settings.compute_bytes * (kept + gradients + ends))
 
 
@@ -163,8 +166,9 @@ def _trained_layers(shape: ModelShape, settings: Settings) -> int:
 
 
 def _copies_bytes(shape: ModelShape, settings: Settings) -> float:
-    """Return the bytes of the engine's own weights if it samples with merged weights: a fused copy of the weights that
-    are trained or stored in another precision, and on the CPU also the packed copies that decoding reads."""
+    """Return the bytes of the engine's own weights if it samples with merged weights. They are a fused copy of the
+    weights that are trained or stored in another precision. On the CPU, the packed copies that decoding reads are
+    added."""
     if not settings.is_merged:
         return 0.0
     embeddings = shape.vocab_size * shape.hidden_size * (1 if shape.is_tied else 2)

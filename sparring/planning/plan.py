@@ -54,7 +54,7 @@ class Plan:
     asked: Settings
     """The settings of the recipe. They include checkpointing if the recipe leaves it open and does not fit without it."""
     chosen: Settings | None
-    """The fitting settings that are nearest to the recipe's; None if no settings fit."""
+    """The settings that fit and are nearest to the recipe's settings; None if no settings fit."""
     lines: tuple[Line, ...]
     """The items of the chosen settings, or of the recipe's settings if none fit."""
     asked_lines: tuple[Line, ...]

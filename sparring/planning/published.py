@@ -116,7 +116,8 @@ _GEMMA_3: tuple[tuple[str, float, int, int, _Sizes], ...] = (
     ("google/gemma-3-12b-it", 11.77e9, 262208, 1024, (3840, 48, 15360, 16, 8, 256)),
     ("google/gemma-3-27b-it", 27.02e9, 262208, 1024, (5376, 62, 21504, 32, 16, 128)),
 )
-"""Repository, parameters without those for images, vocabulary, window of five layers of six, and sizes."""
+"""Repository, parameters without those for images, vocabulary, attention window of five of every six layers, and
+sizes."""
 
 _OTHERS: tuple[tuple[str, float, Mapping[str, Any]], ...] = (
     ("Qwen/Qwen3-30B-A3B", 30.5e9, _QWEN_MOE),

@@ -27,8 +27,8 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     while True:
-        # A task that calls sys.exit or raises KeyboardInterrupt also ends the loop (signals reach only the main thread);
-        # The loop must continue for code that waits for such a task.
+        # A task that calls sys.exit or raises KeyboardInterrupt also ends the loop. (Ctrl-C does not, because signals
+        # reach only the main thread.) The loop must continue for code that waits for such a task.
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
             return

@@ -123,7 +123,7 @@ def run(coroutine: Coroutine[Any, Any, Result], *, stop_seconds: float = STOP_SE
             waited = time.monotonic() - requested_at
             if waited > stop_seconds:
                 logger.warning(
-                    "open resources were not closed within %g s; the command is now ended by force", stop_seconds
+                    "open resources were not closed within %g s; the command is now terminated", stop_seconds
                 )
                 raise interruption()
             if waited > ANNOUNCE_SECONDS and not is_announced:

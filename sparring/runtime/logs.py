@@ -80,7 +80,7 @@ class _RootElsewhere(logging.Handler):
 
 
 def _writes_to_terminal(handler: logging.Handler) -> bool:
-    console = getattr(handler, "console", None)  # rich's
+    console = getattr(handler, "console", None)  # of a handler of rich
     stream = getattr(handler, "stream", None) or getattr(console, "file", None)
     if stream in (sys.stdout, sys.stderr):
         return True

@@ -76,7 +76,7 @@ def _names(tools: str) -> str:
 
 
 def _without_text(wanted: CanonicalHistory, history: CanonicalHistory) -> bool:
-    """Return whether `wanted` continues `history` if the text next to tool calls, which `wanted` lacks, is ignored."""
+    """Return whether `wanted` continues `history`, except that `wanted` lacks the text next to tool calls."""
     if len(wanted) < len(history):
         return False
     return all(

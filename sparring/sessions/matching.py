@@ -84,9 +84,9 @@ def continued(wanted: CanonicalHistory, tools: str, played: Sequence[Played]) ->
 def num_kept(
     one: ConversationOfTurn, messages: Sequence[Message], played: Sequence[ConversationOfTurn]
 ) -> tuple[tuple[int, int], ...]:
-    """Return a sort key that distinguishes equal answers. For each turn of the conversation, from the last to the
-    first, the key counts the tool call ids that the client sent back unchanged, and then the unchanged arguments and
-    reasoning texts."""
+    """Return a sort key that distinguishes equal answers. The key contains two counts for each turn of the
+    conversation, from the last turn to the first: the tool call ids that the client sent back unchanged, and the
+    unchanged arguments and reasoning texts."""
     by_id = {other.turn.id: other for other in played}
     kept: list[tuple[int, int]] = []
     line: ConversationOfTurn | None = one

@@ -91,27 +91,27 @@ class MessageSession:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """As `sessions.Session.turns`."""
+        """The same as `sessions.Session.turns`."""
         return self._history.counted
 
     @property
     def sampled_turns(self) -> tuple[Turn, ...]:
-        """As `sessions.Session.sampled_turns`."""
+        """The same as `sessions.Session.sampled_turns`."""
         return self._history.sampled
 
     @property
     def episode_turns(self) -> tuple[Turn, ...]:
-        """As `sessions.Session.episode_turns`."""
+        """The same as `sessions.Session.episode_turns`."""
         return self._history.episode_turns
 
     @property
     def first_request(self) -> float | None:
-        """As `sessions.Session.first_request`."""
+        """The same as `sessions.Session.first_request`."""
         return self._history.first_request
 
     @property
     def others(self) -> Mapping[str, AnySession]:
-        """As `sessions.Session.others`."""
+        """The same as `sessions.Session.others`."""
         return self._history.others
 
     def of(self, name: str) -> AnySession:
@@ -120,7 +120,7 @@ class MessageSession:
 
     @property
     def refusals(self) -> Refusals:
-        """As `sessions.Session.refusals`."""
+        """The same as `sessions.Session.refusals`."""
         return self._history.refusals
 
     @property
@@ -140,7 +140,7 @@ class MessageSession:
 
     @property
     def seconds_left(self) -> float | None:
-        """As `sessions.Session.seconds_left`."""
+        """The same as `sessions.Session.seconds_left`."""
         return None if self._deadline is None else self._deadline - self._clock()
 
     @property
@@ -149,7 +149,7 @@ class MessageSession:
 
     @property
     def failure(self) -> SparringError | None:
-        """As `sessions.Session.failure`."""
+        """The same as `sessions.Session.failure`."""
         return self._history.failure
 
     def read(self, token_ids: Sequence[int], tools: Sequence[ToolSchema], stop_texts: Sequence[str] = ()) -> Message:
@@ -188,10 +188,10 @@ class MessageSession:
         try:
             return await self._sample(messages, tools, **options)
         except ConstraintError:
-            raise  # the answer format is impossible; the next request may have another
+            raise  # the answer format cannot be enforced; the next request may have another one
         except SparringError as failure:
             if isinstance(failure, PolicyTimeout) and not self._identity.learns:
-                # The policy in training did not cause it.
+                # The policy in training did not cause the delay.
                 failure = InfrastructureError(f"Session {self._label}: {failure}")
             self._history.fail(failure)
             raise failure
@@ -349,8 +349,8 @@ def _num_sampled(answer: MessageAnswer, *, at_most: int) -> int:
 
 
 def _with_call_ids(message: Message, turn_id: int) -> Message:
-    """Return the message with an id for each tool call. The id is the engine's own id, because the engine may need to
-    see it again. Without one, the id is derived from the turn and the position."""
+    """Return the message with an id for each tool call. The id is the engine's own id, because later requests to the
+    engine may have to contain it. Without one, the id is derived from the turn and the position."""
     if not message.get("tool_calls"):
         return message
     calls = [

@@ -26,8 +26,8 @@ class Refusals:
         """The error of the last request if it was refused, or None if it was accepted."""
 
     def refuse(self, reason: str, failure: ClientError | OutputRefused | None) -> None:
-        """Count a refused request. `failure` is None for a request that did not ask for a turn. Once the policy's
-        output was refused (OutputRefused), later refusals do not replace that failure: the policy remains the cause."""
+        """Count a refused request. `failure` is None if the request was not for a turn. Once the policy's output was
+        refused (OutputRefused), later refusals do not replace that failure: the policy remains the cause."""
         count(self.by_reason, reason)
         if failure is not None and not isinstance(self.failure, OutputRefused):
             self.failure = failure

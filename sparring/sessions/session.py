@@ -219,9 +219,9 @@ class Session:
 
         Raises ContextOverflow if the prompt leaves no space for an answer, TurnLimit after `max_turns` turns,
         TokenLimit after `max_tokens` sampled tokens, and PolicyTimeout after the deadline. Raises InfrastructureError
-        if the engine fails or its answer is inconsistent, or if a policy that is not in training is late, since the
-        policy in training did not cause this delay. Raises ConstraintError if the chat format or the engine cannot
-        enforce the answer format.
+        if the engine fails or its answer is inconsistent. It is also raised if a policy that is not in training is
+        late, since the policy in training did not cause this delay. Raises ConstraintError if the chat format or the
+        engine cannot enforce the answer format.
         """
         try:
             try:
@@ -391,13 +391,13 @@ class Session:
         elif not all(math.isfinite(number) and number <= 1e-6 for number in completion.sampled_logprobs):
             problem = "a log-probability is not finite or above 0"
         elif not 0 <= completion.removed_mass <= 1:
-            problem = f"a constraint removed the probability {completion.removed_mass}"
+            problem = f"a constraint removed a probability of {completion.removed_mass}, which is not between 0 and 1"
         elif sum(count for _, count in completion.versions) != num_tokens:
             problem = f"its versions {completion.versions} do not add up to {num_tokens} tokens"
         elif versions != sorted(versions) or versions[0] < oldest_allowed or versions[-1] > self._engine.policy_version:
             problem = (
-                f"its versions {versions} are not between {oldest_allowed} of the previous turn "
-                f"and {self._engine.policy_version} of the engine"
+                f"its versions {versions} are not between version {oldest_allowed} of the previous turn "
+                f"and version {self._engine.policy_version} of the engine"
             )
         elif not completion.fingerprint:
             problem = "it names no weight fingerprint"

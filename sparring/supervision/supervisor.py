@@ -163,7 +163,7 @@ class Supervisor:
                     break
                 if now - heard_at > self._silent_seconds and not is_hung:
                     is_hung = True
-                    self._say(f"{self._what} has not reported for {self._silent_seconds:g} s; it is now ended")
+                    self._say(f"{self._what} has not reported for {self._silent_seconds:g} s; it is now terminated")
                     self._end_hung()
                 if len(self._stop_requests) > 1 and time.monotonic() - self._stop_requests[1] > IMPATIENT_SECONDS:
                     self._kill(signal.SIGKILL)

@@ -92,7 +92,7 @@ class Watchdog:
                 was_quiet = True
                 self._tell(f"nothing was recorded or learned for {now - done_at:.0f} s; {self._waited_for()}")
             if patience.deadly_seconds is not None and blocked > patience.deadly_seconds:
-                self._tell(f"the event loop has been blocked for {blocked:.0f} s; the process is now ended")
+                self._tell(f"the event loop has been blocked for {blocked:.0f} s; the process is now terminated")
                 os.kill(os.getpid(), signal.SIGABRT)
 
     def _waited_for(self) -> str:

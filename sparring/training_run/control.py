@@ -1,7 +1,7 @@
 """Train a control for RL: the warm start of a run, continued with supervised steps for at least as long as RL took.
 
-The gain of RL is the difference between the tuned weights and this control, not between the tuned weights and the warm
-start: more imitation learning alone might have reached the same result.
+The gain of RL is the difference between the tuned weights and this control. A comparison with the warm start would not
+show this gain, because more imitation learning alone might have reached the same result.
 """
 
 from __future__ import annotations

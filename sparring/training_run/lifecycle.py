@@ -70,7 +70,7 @@ async def run_training(loader: Loader, request: TrainRequest, console: Console, 
 async def _load(loader: Loader, request: TrainRequest, console: Console) -> LoadedRun[TrainingParts]:
     """Check the recipe, load the run, and check the model. Raises GateError if the checks find errors."""
     if loader.folder is None:
-        RunFolder.require_new(Path(loader.config.run.runs_dir), loader.name)  # before a minute of checks
+        RunFolder.require_new(Path(loader.config.run.runs_dir), loader.name)  # before the checks, which take a minute
     if not request.is_checked or request.resume:
         return await _load_model(loader, console)
     with console.phase("checking the recipe"):
@@ -111,7 +111,7 @@ async def _compare_with_manifest(loaded: LoadedRun[TrainingParts], request: Trai
     Raises UsageError if the model, data or recipe of a resumed run has changed.
     """
     parts, folder = loaded.parts, loaded.folder
-    # Paths as the run's own recipe names them.
+    # Use the paths that the run's own recipe contains.
     settings = parts.config if loaded.recipe.absolute() == folder.recipe else folder.config()
     for note in await asyncio.to_thread(
         record_parts,
@@ -156,7 +156,7 @@ def _record_status(
 
 def _watchdog(loaded: LoadedRun[TrainingParts], console: Console) -> Watchdog:
     parts = loaded.parts
-    # A call of an episode in this process must not take longer than the episode may.
+    # A call in this process must not block for longer than an episode may take.
     deadly = parts.config.rollout.rollout_timeout + 2 * BLOCKED_SECONDS if supervised().is_heard else None
     return Watchdog(
         asyncio.get_running_loop(),

@@ -200,7 +200,7 @@ class _Request:
         self._answers: list[Future[Json]] = []
 
     def ask_back(self, question: Mapping[str, Json], done: Callable[[Future[Json]], object]) -> None:
-        assert self._answering is not None, "only code that was given a session asks for its turns"
+        assert self._answering is not None, "only code that has a session requests its turns"
         assert self._loop is not None
         answer = asyncio.run_coroutine_threadsafe(self._answering(question), self._loop)
         self._answers.append(answer)
@@ -303,13 +303,13 @@ class _Worker:
         has_ended = await asyncio.to_thread(self._end)
         writer.close()
         if is_silent:
-            self._how = f"did not return to its event loop for {self._patience_seconds:g} s and was ended"
+            self._how = f"did not return to its event loop for {self._patience_seconds:g} s and was terminated"
         elif has_ended or is_closed:
             self._how = _describe_exit(self._process.returncode)
         else:
             self._how = (
                 "closed its pipe to the trainer or wrote into it, which happens when code uses descriptors that it did "
-                "not open, and was ended"
+                "not open, and was terminated"
             )
         if not is_closed:
             logger.warning("worker process %d %s; another process replaces it", self._process.pid, self._how)

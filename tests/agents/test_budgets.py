@@ -223,7 +223,7 @@ def test_time_that_was_used_up_before_the_first_request(kind: str, tmp_path: Pat
         (rollout,) = ledger.rollouts()
         assert ledger.verify() == []
     assert rollout.reason == "env_timeout"
-    assert "asked for its first turn after 1." in str(rollout.detail)
+    assert "requested its first turn after 1." in str(rollout.detail)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -277,7 +277,7 @@ def test_a_gateway_that_is_not_there_is_waited_for_but_not_for_ever() -> None:
 
 def test_a_wrong_key_is_reported_and_not_tried_again() -> None:
     async def run(worker: Worker) -> None:
-        with pytest.raises(ServiceError, match="handed out no episode: 401: no"):
+        with pytest.raises(ServiceError, match="returned no episode: 401: no"):
             await worker.run()
 
     assert asked(lambda _: httpx.Response(401, text="no"), run) == []

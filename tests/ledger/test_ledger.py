@@ -120,9 +120,9 @@ def test_final_states_lead_nowhere_and_all_others_may_be_discarded() -> None:
 @pytest.mark.parametrize(
     ("state", "step", "reason", "message"),
     [
-        (RolloutState.LEASED, 1, None, "claimed and trained name their step"),
-        (RolloutState.DISCARDED, None, None, "discarded names a reason"),
-        (RolloutState.LEASED, None, DiscardReason.STALE, "discarded names a reason"),
+        (RolloutState.LEASED, 1, None, "only the states claimed and trained have a step"),
+        (RolloutState.DISCARDED, None, None, "only the state discarded has a reason"),
+        (RolloutState.LEASED, None, DiscardReason.STALE, "only the state discarded has a reason"),
         (RolloutState.TRAINED, 1, None, "planned cannot become trained"),
     ],
 )
@@ -241,8 +241,8 @@ def test_a_ledger_that_the_disk_does_not_give_is_not_called_damaged(tmp_path: Pa
     ("damage", "symptom"),
     [
         ("UPDATE rollouts SET state = 'admitted', step = NULL", "the row is"),
-        ("DELETE FROM lineage", "trained for step 5, but of the run's checkpoints there is none"),
-        ("UPDATE lineage SET step = 4", "trained for step 5, but of the run's checkpoints the newest is of step 4"),
+        ("DELETE FROM lineage", "trained for step 5, but the run has no checkpoint"),
+        ("UPDATE lineage SET step = 4", "trained for step 5, but the run has its newest checkpoint at step 4"),
         ("UPDATE events SET step = 3 WHERE state = 'claimed'", "claimed for step 3 and trained for step 5"),
         (
             "INSERT INTO lineage (time, kind, step, checkpoint, event) VALUES (0, 'resumed', 4, '', 99),"

@@ -55,7 +55,7 @@ def test_a_broken_invariant_is_named(run: RunFolder) -> None:
         db.execute("DELETE FROM lineage")
     result = verify(run)
     assert result.exit_code == 3
-    assert "rollout a: trained for step 1, but of the run's checkpoints there is none" in result.stdout
+    assert "rollout a: trained for step 1, but the run has no checkpoint" in result.stdout
 
 
 def test_a_checkpoint_that_is_gone_is_named_unless_there_is_a_newer_one(run: RunFolder) -> None:

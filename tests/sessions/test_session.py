@@ -171,7 +171,7 @@ class Lying:
         ({"sampled_logprobs": (-1.0, float("nan"))}, "not finite"),
         ({"sampled_logprobs": (-1.0, 0.5)}, "above 0"),
         ({"versions": ((0, 1),)}, "do not add up"),
-        ({"versions": ((1, 2),)}, "are not between 0 of the previous turn and 0 of the engine"),
+        ({"versions": ((1, 2),)}, "are not between version 0 of the previous turn and version 0 of the engine"),
         ({"fingerprint": ""}, "no weight fingerprint"),
         ({"token_ids": (), "sampled_logprobs": (), "versions": ()}, "no tokens"),
     ],
@@ -224,7 +224,7 @@ def test_an_engine_that_falls_back_to_older_weights_is_caught() -> None:
             lying._changes = {"versions": ((1, 2),)}
             await session.chat([USER])
 
-    with pytest.raises(InfrastructureError, match="between 2 of the previous turn"):
+    with pytest.raises(InfrastructureError, match="between version 2 of the previous turn"):
         asyncio.run(run())
 
 

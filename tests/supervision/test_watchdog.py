@@ -106,4 +106,4 @@ def test_an_event_loop_that_never_turns_again_ends_the_process(tmp_path: Path) -
     process.start()
     process.join(30)
     assert process.exitcode == -signal.SIGABRT
-    assert "the process is now ended" in (tmp_path / "stalls.txt").read_text()
+    assert "the process is now terminated" in (tmp_path / "stalls.txt").read_text()
