@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long evidence test long fast lint resolve clients openenv mlflow faults gpu benchmarks smoke tutorials clean
+.PHONY: quickstart quickstart-long evidence test long fast lint resolve clients openenv mlflow vllm vllm-learn faults gpu benchmarks smoke tutorials clean
 
 # Trains a small model, in minutes on any two cores; quickstart-long trains the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -57,6 +57,18 @@ openenv: .venv/dev
 mlflow: .venv/dev
 	$(INSTALL) --editable '.[train,data,dev,mlflow]'
 	$(BIN)/python -m pytest tests/tracking/test_mlflow.py
+
+# The engine against real vLLM servers, in an environment of their own below .clients/ (3 GB): tokens and log-probabilities,
+# adapters that change while turns run, and a server that is killed during a run. 15 minutes on two cores.
+vllm: .venv/dev .clients/vllm
+	SPARRING_TEST_VLLM=.clients/vllm $(BIN)/python -m pytest tests/vllm
+
+# pointer_chase learns through vLLM, and is compared with the same run in one process.
+vllm-learn: .venv/dev .clients/vllm
+	SPARRING_VLLM=.clients/vllm $(BIN)/python -m benchmarks.vllm
+
+.clients/vllm: .venv/train
+	$(BIN)/sparring install vllm --into $@
 
 # Runs all tests of docs/reliability.md: kills at 16 points with 5 seeds, kills of every process in each of its states, 2,000
 # simulated runs, a gateway that is killed at 50 moments, 10,000 episodes of random clients and 200 over sockets, 10,000

@@ -109,7 +109,9 @@ class MultiTurnRLTrainer:
             refuse_too_large(self.config)
         if dry_run:
             with Ledger() as ledger:
-                load_training_parts(self.config, find_code_folder(self.recipe), ledger)
+                # Servers that are already running are checked, and none is started.
+                has_running = bool(self.config.engine.base_urls)
+                load_training_parts(self.config, find_code_folder(self.recipe), ledger, uses_servers=has_running)
             return None
         request = TrainRequest(
             overrides=self.overrides,

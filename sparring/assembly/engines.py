@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from sparring.assembly.algorithm import Algorithm
 from sparring.config import Config, key_from
@@ -13,17 +16,32 @@ from sparring.protocols import Engine, Learner
 from sparring.types import EngineCapabilities, Weights
 
 if TYPE_CHECKING:
+    from sparring.engines.vllm_processes import LocalServers
     from sparring.models.policy import Policy
 
+Announce: TypeAlias = Callable[[str], object]
+"""A function that shows a line to the user. The line must not be written to files."""
 
-def build_engine(config: Config, policy: Policy, weights: Weights) -> Engine:
-    """Return the recipe's engine, which runs in this process or in another process. Raises ServiceError if the engine
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """How vLLM servers are used."""
+
+    announce: Announce
+    folder: Path | None = None
+    """The folder for the files of servers that are started here; None is a temporary folder."""
+    are_used: bool = True
+    """False if an engine in this process samples with the same weights instead."""
+
+
+def build_engine(config: Config, policy: Policy, weights: Weights, servers: ServerOptions) -> Engine:
+    """Return the recipe's engine, which runs in this process or in other processes. Raises ServiceError if the engine
     does not answer or cannot do what the recipe needs."""
     section = config.engine
     if section.type == "remote":
         return connect_engine(config)
-    if section.type == "vllm":
-        return connect_vllm(config, weights)
+    if section.type == "vllm" and servers.are_used:
+        return connect_vllm(config, policy, weights, servers)
     from sparring.engines.torch_engine import TorchEngine
 
     return TorchEngine(
@@ -48,21 +66,69 @@ def connect_engine(config: Config) -> Engine:
     return engine
 
 
-def connect_vllm(config: Config, weights: Weights) -> Engine:
-    """Return an engine over the recipe's vLLM servers. Raises the same errors as `build_engine`."""
+def connect_vllm(config: Config, policy: Policy, weights: Weights, servers: ServerOptions) -> Engine:
+    """Return an engine over the recipe's vLLM servers, which are started here if the recipe has no addresses.
+
+    Raises the same errors as `build_engine`.
+    """
     from sparring.engines.vllm import VLLMEngine
     from sparring.models.adapter_files import AdapterShape
 
     section = config.engine
-    return VLLMEngine(
-        section.base_urls,
-        shape=AdapterShape(rank=config.model.lora_rank, alpha=config.model.lora_alpha),
-        folder=None if section.adapters_dir is None else Path(section.adapters_dir),
-        weights=weights,
-        api_key=key_from(section.api_key_env),
+    folder = servers.folder or Path(tempfile.mkdtemp(prefix="sparring-engine-"))
+    local = None if section.base_urls else _start_servers(config, policy, folder, servers.announce)
+    adapters = folder / "adapters" if section.adapters_dir is None else Path(section.adapters_dir)
+    try:
+        return VLLMEngine(
+            section.base_urls or local,
+            shape=AdapterShape(rank=config.model.lora_rank, alpha=config.model.lora_alpha),
+            folder=adapters / folder.parent.name,
+            weights=weights,
+            api_key=key_from(section.api_key_env),
+            max_running=section.max_running,
+            session_weights=config.rollout.session_weights,
+        )
+    except BaseException:
+        if local is not None:
+            local.close()
+        raise
+
+
+def _start_servers(config: Config, policy: Policy, folder: Path, announce: Announce) -> LocalServers:
+    from sparring.engines.vllm_environment import default_folder
+    from sparring.engines.vllm_processes import LocalServers, ServerSettings
+
+    section = config.engine
+    num_frozen = sum(one.role == "frozen" for one in config.policies.values())
+    settings = ServerSettings(
+        model=_find_base(config.model.name, policy, folder),
+        environment=default_folder() if section.server_environment is None else Path(section.server_environment),
+        num_servers=section.num_servers,
+        max_model_len=policy.max_positions,
+        lora_rank=config.model.lora_rank,
+        # The newest weights, those that turns may still use, those that are being loaded, and those of frozen policies.
+        num_adapters=config.rollout.max_steps_off_policy + 2 + num_frozen,
         max_running=section.max_running,
-        session_weights=config.rollout.session_weights,
+        extra_arguments=section.server_arguments,
     )
+    return LocalServers(settings, folder, announce=announce)
+
+
+def _find_base(name: str, policy: Policy, folder: Path) -> str:
+    """Return the folder or the hub's name of the base model, which is written into `folder` if it has neither."""
+    found = find_folder(name)
+    if found is not None:
+        return str(found.absolute())
+    if ":" not in name and not Path(name).expanduser().exists():
+        return name
+    from sparring.models.export import save_base
+
+    base = folder / "base"
+    if not base.is_dir():
+        unfinished = Path(tempfile.mkdtemp(prefix="base-", dir=folder))
+        save_base(policy, unfinished)
+        unfinished.rename(base)
+    return str(base.absolute())
 
 
 def describe_remote(config: Config) -> tuple[ModelDescription, Weights] | None:

@@ -15,10 +15,18 @@ from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from sparring.assembly.algorithm import Algorithm, load_algorithm
-from sparring.assembly.engines import build_engine, build_learner, connect_engine, connect_learner, describe_remote
+from sparring.assembly.engines import (
+    Announce,
+    ServerOptions,
+    build_engine,
+    build_learner,
+    connect_engine,
+    connect_learner,
+    describe_remote,
+)
 from sparring.assembly.graders import load_detectors
 from sparring.assembly.message_engines import load_message_engine
 from sparring.assembly.policies import (
@@ -63,8 +71,6 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-Announce: TypeAlias = Callable[[str], object]
-"""A function that shows a line to the user. The line must not be written to files."""
 TO_STDERR = partial(print, file=sys.stderr)
 
 
@@ -131,11 +137,19 @@ def _released_threads() -> Iterator[None]:
 
 @_released_threads()
 def load_training_parts(
-    config: Config, recipe_dir: Path, ledger: Ledger, *, announce: Announce = TO_STDERR
+    config: Config,
+    recipe_dir: Path,
+    ledger: Ledger,
+    *,
+    announce: Announce = TO_STDERR,
+    folder: Path | None = None,
+    uses_servers: bool = True,
 ) -> TrainingParts:
     """Load and check all objects that training needs.
 
     `announce` shows the user what the run is waiting for. The text may contain a key that must not be written to files.
+    Servers that are started for the run keep their files in `folder`, or in a temporary folder. Without `uses_servers`,
+    no vLLM server is used, and the weights are sampled in this process.
     Raises the errors of the parts: ConfigError, DataError and ServiceError.
     """
     code = load_user_code(config, recipe_dir, announce)
@@ -153,7 +167,10 @@ def load_training_parts(
             num_groups,
             len(tasks.train),
         )
-    rollout = _rollout_parts(config, recipe_dir, code, tasks, ledger, learns_here=config.learner.type == "here")
+    servers = ServerOptions(folder=folder, announce=announce, are_used=uses_servers)
+    rollout = _rollout_parts(
+        config, recipe_dir, code, tasks, ledger, servers, learns_here=config.learner.type == "here"
+    )
     if config.learner.type == "remote":
         learner = connect_learner(config, rollout.initial_weights)
     else:
@@ -169,18 +186,27 @@ def load_training_parts(
 
 @_released_threads()
 def load_rollout_parts(
-    config: Config, recipe_dir: Path, ledger: Ledger, *, announce: Announce = TO_STDERR
+    config: Config, recipe_dir: Path, ledger: Ledger, *, announce: Announce = TO_STDERR, folder: Path | None = None
 ) -> RolloutParts:
     """Load and check all objects that the model's episodes need, without a learner.
 
-    Raises the same errors as `load_training_parts`.
+    The arguments and errors are those of `load_training_parts`.
     """
     code = load_user_code(config, recipe_dir, announce)
-    return _rollout_parts(config, recipe_dir, code, load_tasks(config, recipe_dir), ledger, learns_here=False)
+    tasks = load_tasks(config, recipe_dir)
+    servers = ServerOptions(folder=folder, announce=announce)
+    return _rollout_parts(config, recipe_dir, code, tasks, ledger, servers, learns_here=False)
 
 
 def _rollout_parts(
-    config: Config, recipe_dir: Path, code: UserCode, tasks: Tasks, ledger: Ledger, *, learns_here: bool
+    config: Config,
+    recipe_dir: Path,
+    code: UserCode,
+    tasks: Tasks,
+    ledger: Ledger,
+    servers: ServerOptions,
+    *,
+    learns_here: bool,
 ) -> RolloutParts:
     import torch
 
@@ -195,7 +221,7 @@ def _rollout_parts(
         weights = policy.snapshot()
         chat = create_chat(policy.tokenizer, config.model.name)
         model = describe_policy(policy, chat, partial(policy.base_fingerprint, weights))
-        engine = build_engine(config, policy, weights)
+        engine = build_engine(config, policy, weights, servers)
     else:
         policy, (model, weights), chat = None, loaded, loaded[0].chat
         engine = connect_engine(config)

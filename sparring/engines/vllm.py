@@ -13,10 +13,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Literal, final
 
+from sparring.engines.vllm_processes import START_SECONDS, LocalServers
 from sparring.engines.vllm_server import Generation, Unanswered, VLLMServer
 from sparring.errors import ConstraintError, DataError, InfrastructureError, PolicyTimeout, ServiceError
 from sparring.models.adapter_files import AdapterShape, write_adapter
@@ -68,7 +70,7 @@ class VLLMEngine:
 
     def __init__(
         self,
-        base_urls: Sequence[str],
+        servers: Sequence[str] | LocalServers,
         *,
         shape: AdapterShape,
         folder: Path | None = None,
@@ -77,15 +79,21 @@ class VLLMEngine:
         max_running: int = 64,
         session_weights: Literal["latest", "pinned"] = "latest",
     ) -> None:
-        """Connect to running servers. They get `weights`, as version 0, before the first turn.
+        """Connect to running servers, by their addresses or as processes of this machine, which are stopped by `close`.
+        They get `weights`, as version 0, before the first turn.
 
         The adapters are in `folder`, or in a temporary folder of this machine. `max_running` limits the turns that run
         on one server at once. Raises ServiceError if a server does not answer, lacks a setting that sampling needs, or
         serves another model than the others.
         """
-        servers = [VLLMServer(url, api_key=api_key, max_running=max_running) for url in base_urls]
+        self._local = servers if isinstance(servers, LocalServers) else None
+        urls, key = (servers.urls, servers.api_key) if isinstance(servers, LocalServers) else (servers, api_key)
         self._pool = _Pool(
-            servers, shape, folder or Path(mkdtemp(prefix="sparring-adapters-")), is_temporary=folder is None
+            [VLLMServer(url, api_key=key, max_running=max_running) for url in urls],
+            shape,
+            folder or Path(mkdtemp(prefix="sparring-adapters-")),
+            is_temporary=folder is None,
+            patience_seconds=0.0 if self._local is None else START_SECONDS,
         )
         self._current: _Version | None = None if weights is None else self._pool.write(weights, 0)
         self._is_pinned = session_weights == "pinned"
@@ -96,7 +104,7 @@ class VLLMEngine:
 
     def freeze(self, weights: Weights | None = None) -> VLLMEngine:
         frozen = object.__new__(VLLMEngine)
-        frozen._pool = self._pool
+        frozen._pool, frozen._local = self._pool, None
         frozen._current = None if weights is None else self._pool.write(weights, 0)
         frozen._is_pinned, frozen._pins, frozen._earlier, frozen._owns_servers = False, {}, [], False
         return frozen
@@ -173,13 +181,20 @@ class VLLMEngine:
         return self._pool.max_context_tokens
 
     def metrics(self) -> dict[str, float]:
-        """Return the number of turns that were sampled again since the last call, and the share of servers that answer."""
-        return self._pool.take_metrics() if self._owns_servers else {}
+        """Return the number of turns that were sampled again since the last call, and the share of servers that
+        answered last time; for local servers, also how many times one was started again since the start."""
+        if not self._owns_servers:
+            return {}
+        restarts = {} if self._local is None else {"engine/server_restarts": float(self._local.num_restarts)}
+        return self._pool.take_metrics() | restarts
 
     async def close(self) -> None:
-        """End running turns and close the connections. The servers keep running."""
-        if self._owns_servers:
-            await self._pool.close()
+        """End running turns and close the connections. Local servers stop, and others keep running."""
+        if not self._owns_servers:
+            return
+        await self._pool.close()
+        if self._local is not None:
+            await asyncio.to_thread(self._local.close)
 
     @property
     def _loaded(self) -> _Version:
@@ -195,7 +210,16 @@ class VLLMEngine:
 class _Pool:
     """The servers, the adapters on them, and the server of each session."""
 
-    def __init__(self, servers: Sequence[VLLMServer], shape: AdapterShape, folder: Path, *, is_temporary: bool) -> None:
+    def __init__(
+        self,
+        servers: Sequence[VLLMServer],
+        shape: AdapterShape,
+        folder: Path,
+        *,
+        is_temporary: bool,
+        patience_seconds: float,
+    ) -> None:
+        """`patience_seconds` is how long a request is repeated at least, because servers that ended start again."""
         models = {server.model: server for server in servers}
         if len(models) > 1:
             raise ServiceError(
@@ -207,6 +231,7 @@ class _Pool:
         self._written: set[_Version] = set()
         self._num_retried = 0
         self._is_closed = False
+        self._patience_seconds = patience_seconds
         self._rng = random.Random()
         self.max_context_tokens = min(server.max_context_tokens for server in servers)
 
@@ -221,17 +246,22 @@ class _Pool:
 
     async def load(self, version: _Version) -> None:
         """Load an adapter on every server. A server that does not answer gets it before its next turn."""
-        results = await asyncio.gather(
-            *(server.load_adapter(version.name, version.folder) for server in self._servers), return_exceptions=True
-        )
-        failures = [one for one in results if isinstance(one, BaseException)]
-        for failure in failures:
-            if not isinstance(failure, Unanswered):
-                raise failure
-        if len(failures) == len(self._servers):
-            raise ServiceError(
-                f"no vLLM server loaded the weights: {failures[0]}. Start the servers, and resume the run."
+        until = time.monotonic() + self._patience_seconds
+        for attempt in count():
+            results = await asyncio.gather(
+                *(server.load_adapter(version.name, version.folder) for server in self._servers), return_exceptions=True
             )
+            failures = [one for one in results if isinstance(one, BaseException)]
+            for failure in failures:
+                if not isinstance(failure, Unanswered):
+                    raise failure
+            if len(failures) < len(self._servers):
+                return
+            if time.monotonic() > until:
+                raise ServiceError(
+                    f"no vLLM server loaded the weights: {failures[0]}. Start the servers, and resume the run."
+                )
+            await asyncio.sleep(self._pause(attempt))
 
     async def remove(self, version: _Version) -> None:
         """Unload an unused adapter from every server, and delete its folder."""
@@ -260,7 +290,7 @@ class _Pool:
         self, attempts: _Attempts, version: _Version, request: SampleRequest, on_token: TokenCallback | None
     ) -> Generation:
         session_id = request.session_id
-        for attempt in range(MAX_RETRIES + 1):
+        for attempt in self._attempts():
             server = self._homes.get(session_id)
             if server is None or server.is_down:
                 server = self._homes[session_id] = self._freest()
@@ -273,10 +303,16 @@ class _Pool:
                 attempts.fail(str(failure))
                 self._num_retried += 1
                 self._homes.pop(session_id, None)
-                if self._is_closed:
-                    break
                 await asyncio.sleep(self._pause(attempt))
         raise InfrastructureError(f"session {session_id}: no vLLM server answered: {attempts.problem}.")
+
+    def _attempts(self) -> Iterator[int]:
+        """Yield the numbers of attempts, as long as another attempt may succeed."""
+        until = time.monotonic() + self._patience_seconds
+        for attempt in count():
+            if self._is_closed or (attempt > MAX_RETRIES and time.monotonic() > until):
+                return
+            yield attempt
 
     def _freest(self) -> VLLMServer:
         """Return the server with the fewest sessions among the servers that answered their last request, or among all
@@ -292,7 +328,7 @@ class _Pool:
         """
         problem: BaseException | None = None
         with version.in_use():
-            for attempt in range(MAX_RETRIES + 1):
+            for attempt in self._attempts():
                 up = [one for one in self._servers if not one.is_down] or self._servers
                 results = await asyncio.gather(
                     *(self._score_on(one, version, token_ids, temperature) for one in up), return_exceptions=True

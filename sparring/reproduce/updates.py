@@ -93,7 +93,7 @@ class Relearning:
     def __iter__(self) -> Iterator[Relearned]:
         with Ledger(self._folder.path / "ledger.sqlite") as ledger, Ledger() as nothing_is_played:
             known = {record.id: record for record in ledger.rollouts(split="train")}
-            parts = load_training_parts(self._config, self._folder.code, nothing_is_played)
+            parts = load_training_parts(self._config, self._folder.code, nothing_is_played, uses_servers=False)
             try:
                 learning = build_update_rule(parts)
                 if not self._begins_as_loaded:

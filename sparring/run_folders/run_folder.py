@@ -8,6 +8,7 @@ vocabulary.json the text of each token id, by id
 status.json     {"status", "step", "reason", "time", "process": {"pid", "host", "started"}}
 stop            exists after a request to stop the run
 pause           exists while the run is paused; deleting it lets the run continue
+engine/         output and files of the vLLM servers that the run starts
 checkpoints/ evaluations/ trajectories/ environment/ metrics.jsonl findings.jsonl ledger.sqlite
 """
 
@@ -51,6 +52,8 @@ FAMILY = "family.json"
 """The name of the file that lists runs which differ only in their seed. Its folder is next to theirs."""
 VOCABULARY = "vocabulary.json"
 """The file with the text of each token id of the model, by id, for readers without its tokenizer."""
+ENGINE = "engine"
+"""The folder for files of the servers that a run starts."""
 WARM_START = "warm_start"
 """The name of the checkpoint that RL starts from, next to the numbered checkpoints."""
 CONTINUED = "warm_start_continued"

@@ -14,7 +14,7 @@ from sparring.config import Config
 from sparring.ledger import Ledger
 from sparring.run_folders import RunFolder
 from sparring.run_folders.recipe_files import find_code_folder
-from sparring.run_folders.run_folder import VOCABULARY
+from sparring.run_folders.run_folder import ENGINE, VOCABULARY
 from sparring.runtime import event_loop
 from sparring.tracking import Console
 
@@ -24,7 +24,9 @@ Parts_co = TypeVar("Parts_co", bound=RolloutParts, covariant=True)
 class LoadParts(Protocol[Parts_co]):
     """Loads the parts of a run: `load_training_parts`, or `load_rollout_parts` without training."""
 
-    def __call__(self, config: Config, recipe_dir: Path, ledger: Ledger, *, announce: Announce) -> Parts_co: ...
+    def __call__(
+        self, config: Config, recipe_dir: Path, ledger: Ledger, *, announce: Announce, folder: Path | None
+    ) -> Parts_co: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,12 @@ class RunLoader(Generic[Parts_co]):
         ledger = Ledger(folder.ledger)
         try:
             parts = await asyncio.to_thread(
-                self._load, self.config, find_code_folder(self.recipe), ledger, announce=self._console.announced
+                self._load,
+                self.config,
+                find_code_folder(self.recipe),
+                ledger,
+                announce=self._console.announced,
+                folder=folder.path / ENGINE,
             )
             if not (folder.path / VOCABULARY).exists():
                 folder.write_vocabulary(await asyncio.to_thread(parts.model.vocabulary))

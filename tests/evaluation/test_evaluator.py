@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,16 @@ SMALL = (
     "warm_start.batch_size=4",
     "warm_start.control_steps=8",
 )
+
+
+def copy_run(run: Path, to: Path, ignore: Callable[..., set[str]] | None = None) -> Path:
+    """Copy a run folder. An evaluator of an earlier test may close its ledger meanwhile, which deletes SQLite's own
+    files, so the copy is then made again."""
+    try:
+        return shutil.copytree(run, to, ignore=ignore)
+    except shutil.Error:
+        shutil.rmtree(to)
+        return shutil.copytree(run, to, ignore=ignore)
 
 
 def sparring(*arguments: str) -> Result:
@@ -149,7 +159,7 @@ def test_the_control_with_random_rewards_is_trained_and_played_by_the_commands_t
 
 def test_another_run_is_no_control_with_random_rewards(trained: Path, tmp_path: Path) -> None:
     """One with its own reward is none, nor one that differs in more than the reward."""
-    run, other = RunFolder(trained), RunFolder(shutil.copytree(trained, tmp_path / "other"))
+    run, other = RunFolder(trained), RunFolder(copy_run(trained, tmp_path / "other"))
     assert not is_random_control(other, run)
     text = other.recipe.read_text()
     other.recipe.write_text(text.replace('reward = "environment:reward"', 'reward = "environment:shuffled_reward"'))
@@ -174,7 +184,7 @@ def test_tasks_that_share_an_id_are_refused_before_anything_is_played() -> None:
 
 def test_settings_that_an_evaluation_was_given_are_stored_and_not_taken_for_the_runs_own(trained: Path) -> None:
     # Without the evaluations that other tests stored in this run.
-    run = Path(shutil.copytree(trained, "run", ignore=shutil.ignore_patterns("evaluations")))
+    run = copy_run(trained, Path("run"), ignore=shutil.ignore_patterns("evaluations"))
     first = evaluated(
         str(run), "--policy", "base", "--policy", "tuned", "--temperature", "1", "environment.max_turns=3"
     )
@@ -254,7 +264,7 @@ def test_an_evaluation_of_a_recipe_that_is_refused_before_it_plays_leaves_no_run
 def test_checkpoints_of_several_runs_play_side_by_side_at_chosen_temperatures(trained: Path) -> None:
     Path("runs").mkdir()
     other = Path("runs/other")
-    shutil.copytree(trained, other, ignore=shutil.ignore_patterns("evaluations", "trajectories"))
+    copy_run(trained, other, ignore=shutil.ignore_patterns("evaluations", "trajectories"))
     report = evaluated(
         str(trained), "--policy", "base", "--policy", "@1", "--policy", "other@2", "--policy", "tuned", "--temperature", "0.5",
         "evaluation.eval_group_size=3",
@@ -395,7 +405,7 @@ def scorer(trajectory):
 
 def test_a_models_evaluation_that_was_interrupted_ends_as_the_uninterrupted_one(trained: Path) -> None:
     run = Path("interrupted")
-    shutil.copytree(trained, run)
+    copy_run(trained, run)
     (run / "recipe" / "dying.py").write_text(DYING_SCORER, "utf-8")
     chosen = (
         str(run),
@@ -441,7 +451,7 @@ def test_a_checkpoint_that_changed_under_an_interrupted_evaluation_is_refused(tr
     from sparring.run_folders import RunFolder
 
     run = Path("changed")
-    shutil.copytree(trained, run)
+    copy_run(trained, run)
     plan = Plan(overrides=(), policies=(read_policy("tuned"),), temperatures=None, api_key_env=None)
     job = Job.new(RunFolder(run), plan)
     with Ledger() as ledger:

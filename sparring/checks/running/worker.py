@@ -103,7 +103,11 @@ def load(request: Mapping[str, Any]) -> Subject:
     user_inputs = read_user_inputs(**request["given"])
     opened = OpenedFiles(find_code_folder(recipe))
     check_demonstrations(config, find_code_folder(recipe))
-    parts = load_training_parts(config, find_code_folder(recipe), Ledger()) if request["model"] else None
+    parts = (
+        load_training_parts(config, find_code_folder(recipe), Ledger(), uses_servers=False)
+        if request["model"]
+        else None
+    )
     subject = Subject(config, recipe, overrides=request["overrides"], user_inputs=user_inputs, watch=watch, parts=parts)
     subject.shared["opened"] = opened
     return subject

@@ -8,6 +8,7 @@ from sparring.config.rules.conflict import ConfigRule, Conflict, endpoint_proble
 from sparring.config.sections import (
     ENGINE_KEYS,
     LEARNER_KEYS,
+    LOCAL_SERVER_KEYS,
     Config,
     CurriculumSection,
     EngineSection,
@@ -51,11 +52,28 @@ def keys_that_the_engine_needs(config: Config) -> Iterator[Conflict]:
     for key in {
         "openai": ("base_url", "model"),
         "remote": ("base_url",),
-        "vllm": ("base_urls",),
         "scripted": ("script",),
     }.get(engine.type, ()):
         if not getattr(engine, key):
             yield Conflict(f"engine.{key}", f"is missing; engine.type = {engine.type!r} needs it.", ("engine.type",))
+
+
+def local_servers_with_addresses(config: Config) -> Iterator[Conflict]:
+    if config.engine.base_urls:
+        for key in find_given(config, "engine", *LOCAL_SERVER_KEYS):
+            yield Conflict(
+                f"engine.{key}",
+                "is for servers that are started on this machine, but engine.base_urls names running servers; leave one out.",
+                ("engine.base_urls",),
+            )
+    elif config.engine.type == "vllm":
+        for key in find_given(config, "engine", "api_key_env"):
+            yield Conflict(
+                f"engine.{key}",
+                "is for running servers, but engine.base_urls is empty, so servers are started on this machine; leave it "
+                "out, or add their addresses.",
+                ("engine.base_urls",),
+            )
 
 
 def address_of_a_remote_learner(config: Config) -> Iterator[Conflict]:
@@ -144,6 +162,7 @@ def _keys_of_other_types(
 RULES: tuple[ConfigRule, ...] = (
     keys_of_other_engines,
     keys_that_the_engine_needs,
+    local_servers_with_addresses,
     keys_of_other_learners,
     address_of_a_remote_learner,
     invalid_endpoint,

@@ -194,7 +194,24 @@ class EngineSection(Section):
         default=None, description="Address of the endpoint, with its /v1, or of the remote engine."
     )
     base_urls: tuple[str, ...] = Field(
-        strict=False, default=(), description="Addresses of vLLM servers with the recipe's base model."
+        strict=False,
+        default=(),
+        description="Addresses of running vLLM servers with the recipe's base model. Empty: servers are started on this "
+        "machine, and stop with the run.",
+    )
+    num_servers: int = Field(
+        default=1, ge=1, le=64, description="Number of vLLM servers that are started on this machine."
+    )
+    server_environment: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Folder of the Python environment with vLLM. None: the one that `sparring install vllm` creates.",
+    )
+    server_arguments: tuple[str, ...] = Field(
+        strict=False,
+        default=(),
+        description="More arguments for `vllm serve`, such as '--gpu-memory-utilization=0.4'. They replace the arguments "
+        "that Sparring chooses.",
     )
     adapters_dir: str | None = Field(
         default=None,
@@ -227,10 +244,13 @@ class EngineSection(Section):
     )
 
 
+LOCAL_SERVER_KEYS = ("num_servers", "server_environment", "server_arguments")
+"""The keys of [engine] that are read if vLLM servers are started on this machine."""
+
 ENGINE_KEYS: Mapping[str, frozenset[str]] = {
     "torch": frozenset({"type", "max_running", "kv_cache_tokens", "prefill_chunk_tokens", "deterministic"}),
     "remote": frozenset({"type", "base_url", "api_key_env", "deterministic"}),
-    "vllm": frozenset({"type", "base_urls", "adapters_dir", "api_key_env", "max_running"}),
+    "vllm": frozenset({"type", "base_urls", "adapters_dir", "api_key_env", "max_running", *LOCAL_SERVER_KEYS}),
     "openai": frozenset({"type", "base_url", "model", "api_key_env", "max_running"}),
     "scripted": frozenset({"type", "script"}),
 }
