@@ -6,13 +6,21 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sparring.models.small import small_model
 
+ISOLATED = r"(?<![a-z_])[a-z](?![a-z_])"
+"""A key, which is a single letter, is never merged with its neighbors."""
+
 
 def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
     """Return the model (fp32, with random weights from this seed) and the tokenizer (the same for every seed).
 
     A tool call becomes a dozen tokens, as with a real vocabulary, and a key (a single letter) becomes one token.
     """
-    return small_model(seed, _texts(), max_token_length=8, isolated=r"(?<![a-z_])[a-z](?![a-z_])")
+    return small_model(seed, _texts(), max_token_length=8, isolated=ISOLATED)
+
+
+def build_wide(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    """Return a model with four heads of 64, the smallest that vLLM serves, and the same tokenizer."""
+    return small_model(seed, _texts(), max_token_length=8, isolated=ISOLATED, width=256)
 
 
 def _texts() -> list[str]:

@@ -125,6 +125,7 @@ def _find_base(name: str, policy: Policy, folder: Path) -> str:
 
     base = folder / "base"
     if not base.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix="base-", dir=folder))
         save_base(policy, unfinished)
         unfinished.rename(base)
