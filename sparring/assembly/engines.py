@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,23 +23,24 @@ if TYPE_CHECKING:
 
 Announce: TypeAlias = Callable[[str], object]
 """A function that shows a line to the user. The line must not be written to files."""
+TO_STDERR = partial(print, file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
     """How vLLM servers are used."""
 
-    announce: Announce
+    announce: Announce = TO_STDERR
     folder: Path | None = None
     """The folder for the files of servers that are started here; None is a temporary folder."""
     are_used: bool = True
     """False if an engine in this process samples with the same weights instead."""
 
 
-def build_engine(config: Config, policy: Policy, weights: Weights, servers: ServerOptions) -> Engine:
+def build_engine(config: Config, policy: Policy, weights: Weights, servers: ServerOptions | None = None) -> Engine:
     """Return the recipe's engine, which runs in this process or in other processes. Raises ServiceError if the engine
     does not answer or cannot do what the recipe needs."""
-    section = config.engine
+    section, servers = config.engine, servers or ServerOptions()
     if section.type == "remote":
         return connect_engine(config)
     if section.type == "vllm" and servers.are_used:
@@ -76,11 +79,11 @@ def connect_vllm(config: Config, policy: Policy, weights: Weights, servers: Serv
 
     section = config.engine
     folder = servers.folder or Path(tempfile.mkdtemp(prefix="sparring-engine-"))
-    local = None if section.base_urls else _start_servers(config, policy, folder, servers.announce)
+    running = section.base_urls or _start_servers(config, policy, folder, servers.announce)
     adapters = folder / "adapters" if section.adapters_dir is None else Path(section.adapters_dir)
     try:
         return VLLMEngine(
-            section.base_urls or local,
+            running,
             shape=AdapterShape(rank=config.model.lora_rank, alpha=config.model.lora_alpha),
             folder=adapters / folder.parent.name,
             weights=weights,
@@ -89,8 +92,8 @@ def connect_vllm(config: Config, policy: Policy, weights: Weights, servers: Serv
             session_weights=config.rollout.session_weights,
         )
     except BaseException:
-        if local is not None:
-            local.close()
+        if not isinstance(running, tuple):
+            running.close()
         raise
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from sparring.assembly.algorithm import Algorithm, load_algorithm
 from sparring.assembly.engines import (
+    TO_STDERR,
     Announce,
     ServerOptions,
     build_engine,
@@ -69,9 +69,6 @@ if TYPE_CHECKING:
     from sparring.models.policy import Policy
 
 logger = get_logger(__name__)
-
-
-TO_STDERR = partial(print, file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
