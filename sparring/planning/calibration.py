@@ -1,18 +1,22 @@
 """Measure this machine's rates in a few seconds.
 
-The real learner and the real decoding are timed with one and with three layers of the model. The difference gives the
-time of a layer. The rest is the time of the embedding, the output matrix and the optimizer.
+The real learner and the real engine are timed with few and with more layers of the model, in turns, so that both see the
+same load of the machine. The difference gives the time of a layer. The rest is the time of the embedding, the output
+matrix, and sampling.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import torch
 
-from sparring.engines.cached_forward import LeanForward
+from sparring.engines.torch_engine import TorchEngine
 from sparring.models.policy import LoraSettings, Policy
 from sparring.models.precision import resolve_device
 from sparring.models.small import random_llama
@@ -21,32 +25,39 @@ from sparring.planning.memory import Settings
 from sparring.planning.plan import decoding_bytes, flops_per_token
 from sparring.planning.shapes import ModelShape, shape_from_config
 from sparring.training.learner import TorchLearner
-from sparring.types import TokenSegment, TrainingBatch, TrainingSequence
+from sparring.types import SampleRequest, Sampling, TokenSegment, TrainingBatch, TrainingSequence
 
-FEW, MORE = 1, 3
+FEW, MORE = 1, 5
 """The numbers of layers that are timed."""
 LARGEST_HIDDEN = 2048
 """Wider models are timed at this width, because rates hardly change beyond it and the calibration would take minutes."""
-REPETITIONS = 2
+REPETITIONS = 3
+"""How many times each number of layers is timed. The median counts."""
+CONTEXT, SAMPLED = 256, 24
+"""The lengths in tokens of a timed turn's prompt, and of its completion."""
 
 
 def calibrate(
-    model: ModelShape, settings: Settings, *, num_threads: int | None = None, device: str = "auto", tokens: int = 512
+    model: ModelShape, settings: Settings, *, num_threads: int | None = None, device: str = "auto", tokens: int = 0
 ) -> Device:
-    """Return this machine as a device, with its rates of learning and decoding at this model's width."""
+    """Return this machine as a device, with its rates of learning and decoding at this model's width.
+
+    The learner is timed with `tokens` tokens, or with as many as take a few seconds if it is 0.
+    """
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     place = resolve_device(device)
     sizes = _sizes(model)
-    running, context = min(settings.max_running, 16), 256
-    seconds = {count: _measure(sizes, count, settings, place, tokens, running, context) for count in (FEW, MORE)}
-    learning = _per_layer({count: one[0] for count, one in seconds.items()}, model.num_layers)
-    decoding = _per_layer({count: one[1] for count, one in seconds.items()}, model.num_layers)
+    tokens = tokens or (1024 if sizes["hidden_size"] <= 1024 else 256)
+    running = min(settings.max_running, 16)
+    few, more = (_Timed(_policy(sizes, count, settings, place), settings, tokens, running) for count in (FEW, MORE))
+    learning = _extrapolate([(few.learn(), more.learn()) for _ in range(REPETITIONS + 1)][1:], model.num_layers)
+    decoding = _extrapolate([(few.decode(), more.decode()) for _ in range(REPETITIONS)], model.num_layers)
     timed = shape_from_config("calibration", {**sizes, "num_hidden_layers": model.num_layers})
     is_cuda = place.startswith("cuda")
     return this_machine(
         flops=flops_per_token(timed, settings, tokens / 4 / 2) * tokens / learning,
-        bandwidth=decoding_bytes(timed, settings, running, context) / decoding,
+        bandwidth=decoding_bytes(timed, settings, running, CONTEXT) / decoding,
         is_cuda=is_cuda,
         gpu_bytes=gpu_bytes(place),
     )
@@ -57,9 +68,10 @@ def gpu_bytes(device: str) -> float:
     return float(torch.cuda.mem_get_info()[1]) if device.startswith("cuda") else 0.0
 
 
-def _per_layer(seconds: dict[int, float], num_layers: int) -> float:
-    layer = max(0.0, (seconds[MORE] - seconds[FEW]) / (MORE - FEW))
-    return max(seconds[FEW] - FEW * layer, 0.0) + num_layers * layer
+def _extrapolate(pairs: list[tuple[float, float]], num_layers: int) -> float:
+    """Return the seconds with `num_layers` layers, from pairs of the seconds with few and with more layers."""
+    layer = max(0.0, median(more - few for few, more in pairs) / (MORE - FEW))
+    return max(median(few for few, _ in pairs) - FEW * layer, 0.0) + num_layers * layer
 
 
 def _sizes(model: ModelShape) -> dict[str, Any]:
@@ -80,31 +92,57 @@ def _sizes(model: ModelShape) -> dict[str, Any]:
     }
 
 
-def _measure(
-    sizes: dict[str, Any], count: int, settings: Settings, device: str, tokens: int, running: int, context: int
-) -> tuple[float, float]:
-    """Return the seconds of a learner's step on `tokens` tokens, and of a decoding step with `running` rows."""
-    policy = _policy(sizes, count, settings, device)
-    learner = TorchLearner(policy, max_tokens_per_microbatch=tokens, activation_checkpointing=settings.checkpointing)
-    batch = _batch(tokens, segments=4)
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A model whose learner and engine are timed."""
 
-    def step() -> None:
-        learner.forward_backward(batch, "ppo", {"off_policy_correction": "none"})
+    policy: Policy
+    settings: Settings
+    tokens: int
+    running: int
 
-    learning = _fastest(step, device)
-    weights = policy.snapshot()
-    shape = policy.materialize(weights).shape
-    forward = LeanForward(policy, shape, kv_cache_tokens=running * 2 * context)
-    loaded = forward.materialize(weights)
-    rows = []
-    for index in range(running):
-        row = forward.cache.claim(str(index), [index % 256] * 2, "", room=context + 16)
-        assert row is not None, "the cache has a row for each"
-        rows.append(row)
-    forward.prefill(loaded, [(row, [1] * (context - len(row.token_ids))) for row in rows])
-    rows.sort(key=lambda row: (row.capacity, row.offset))
-    decoding = _fastest(lambda: forward.decode(loaded, rows, [[1]] * running), device)
-    return learning, decoding
+    def learn(self) -> float:
+        """Return the seconds of a learner's step."""
+        learner = TorchLearner(
+            self.policy, max_tokens_per_microbatch=self.tokens, activation_checkpointing=self.settings.checkpointing
+        )
+        start = time.perf_counter()
+        learner.forward_backward(_batch(self.tokens, segments=4), "ppo", {"off_policy_correction": "none"})
+        if self.policy.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    def decode(self) -> float:
+        """Return the seconds of a decoding step with all turns."""
+        return asyncio.run(self._sample())
+
+    async def _sample(self) -> float:
+        engine = TorchEngine(
+            self.policy,
+            self.policy.snapshot(),
+            max_running=self.running,
+            kv_cache_tokens=self.running * 2 * CONTEXT,
+        )
+        arrivals: list[list[float]] = [[] for _ in range(self.running)]
+        turns = (
+            engine.sample(_request(index), lambda _, times=arrivals[index]: times.append(time.perf_counter()))
+            for index in range(self.running)
+        )
+        await asyncio.gather(*turns)
+        await engine.close()
+        # While the last turn decodes its first half, all turns are running.
+        last = max(arrivals, key=lambda times: times[0])[: SAMPLED // 2]
+        return median(later - earlier for earlier, later in pairwise(last))
+
+
+def _request(index: int) -> SampleRequest:
+    return SampleRequest(
+        session_id=str(index),
+        prompt_ids=tuple((7 * index + 13 * place) % 256 for place in range(CONTEXT)),
+        sampling=Sampling(max_tokens=SAMPLED),
+        stop_ids=frozenset(),
+        seed=index,
+    )
 
 
 def _policy(sizes: dict[str, Any], count: int, settings: Settings, device: str) -> Policy:
@@ -144,16 +182,3 @@ def _batch(tokens: int, *, segments: int) -> TrainingBatch:
     )
     sequences = tuple(TrainingSequence(segments=(index,), trajectory_id=str(index)) for index in range(segments))
     return TrainingBatch(segments=made, sequences=sequences)
-
-
-def _fastest(action: Callable[[], object], device: str) -> float:
-    """Return the seconds of the fastest repetition. The first repetition does not count."""
-    action()
-    seconds = []
-    for _ in range(REPETITIONS):
-        start = time.perf_counter()
-        action()
-        if device.startswith("cuda"):
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)

@@ -8,7 +8,7 @@ cgroups are removed. It uses only the standard library.
 A request is JSON: {"op": "open", "argv", "inherited": [base64, ...], "users", "user_ids", "group_folders",
 "environment", "limits"} with three descriptors for the standard streams, or {"op": "close", "id", "cleanup", "grace"}.
 `inherited` are contents that the program receives as the open descriptors 3, 4, ... `users` are the users in its own
-user namespace. Their ids outside are unused ids from [first, last] of `user_ids`. The program is started as the first
+user namespace. Outside of it, their ids are unused ids from [first, last] of `user_ids`. The program is started as the first
 of them, or as the current user if there are none. The answer is also JSON. {"error": text} states what failed.
 """
 

@@ -1,0 +1,23 @@
+"""The processes of vLLM servers, found by their command lines."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+
+def find_servers(model: Path) -> list[int]:
+    """Return the ids of the processes that serve the model in this folder, without their keepers and children."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            arguments = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if "serve" in arguments and str(model) in arguments:
+                found.append(int(folder.name))
+    return sorted(found)
+
+
+def kill(process: int) -> None:
+    os.kill(process, signal.SIGKILL)
