@@ -35,6 +35,9 @@ LONGEST_REST_SECONDS = 60.0
 """The time during which a server that failed gets no turns while another one answers: after the first failure, and at
 most."""
 HEALTH_SECONDS = 5.0
+IDLE_SECONDS = 2.0
+"""How long an idle connection is kept. A server closes it after 5 seconds, and a request that is sent at that moment would
+fail."""
 MOST_LOGPROBS = 20
 """The number of log-probabilities that a server reports at most by default (`--max-logprobs`)."""
 BIASES = tuple(map(float, range(0, 100, 10)))
@@ -80,7 +83,9 @@ class VLLMServer:
             base_url=self._base_url,
             headers=self._headers,
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=max_running),
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=max_running, keepalive_expiry=IDLE_SECONDS
+            ),
         )
         self._adapters: set[str] = set()
         self._loading = asyncio.Lock()

@@ -1,0 +1,158 @@
+"""Trains the same recipe in one process and through vLLM, and compares what the policies learned on held-out tasks.
+
+pointer_chase trains an adapter of a model with heads of 64, asynchronously with a staleness bound of 2. One side samples
+in the process of the learner. The other side starts a vLLM server, which gets a new adapter after each step while turns
+run. Both sides have the same seeds, tasks and steps. Each tuned policy runs the held-out tasks at temperature 1 on its
+own side, and the policy that was trained through vLLM also runs them in the process of the learner, so that the sampler
+alone can be compared. `make vllm-learn` installs vLLM and runs this benchmark.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.report import needs, options, report
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "pointer_chase"
+LEARNER = (
+    "model.name=model:build_wide",
+    "model.trained_weights=lora",
+    "model.lora_rank=8",
+    "model.lora_alpha=32",
+    "rollout.max_steps_off_policy=2",
+)
+SIDES = {"in one process": (), "vLLM": ("engine.type=vllm",)}
+LARGEST_DIFFERENCE = 0.05
+"""The largest difference of held-out success that counts as equal."""
+
+
+def main() -> int:
+    parser = options(__doc__)
+    parser.add_argument("--seeds", type=int, default=2, help="number of seeds")
+    parser.add_argument("--steps", type=int, default=30, help="training steps")
+    parser.add_argument("--tasks", type=int, default=128, help="held-out tasks, four episodes of each")
+    arguments = parser.parse_args()
+    _require_vllm()
+    small = ("batch.global_batch_size=2", "batch.group_size=2", "warm_start.steps=2", "warm_start.batch_size=4")
+    seeds, steps, tasks = (1, 2, 2) if arguments.smoke else (arguments.seeds, arguments.steps, arguments.tasks)
+    fixed = [*LEARNER, f"schedule.max_steps={steps}", f"evaluation.eval_num_tasks={tasks}"]
+    fixed += [f"schedule.val_every={steps}", f"schedule.save_every={steps}", *(small if arguments.smoke else ())]
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [
+            row
+            for seed in range(seeds)
+            for name, place in SIDES.items()
+            for row in train_and_evaluate(Path(folder), name, [*fixed, f"run.seed={seed}"], place)
+        ]
+    return report(
+        "vllm",
+        rows,
+        figures=_figures(rows),
+        targets={
+            "difference between the sides after training": {"at_most": LARGEST_DIFFERENCE},
+            "difference between the samplers with the same weights": {"at_most": LARGEST_DIFFERENCE},
+            "least gain through vLLM": {"at_least": 0.1},
+            "problems in a ledger": {"at_most": 0},
+        },
+        path=arguments.json,
+        sides={name: sum(row["episodes"] for row in rows if row["trained"] == name) for name in SIDES},
+        smoke=arguments.smoke,
+    )
+
+
+def _require_vllm() -> None:
+    from sparring.engines.vllm_environment import default_folder, find_vllm
+    from sparring.errors import ServiceError
+
+    try:
+        find_vllm(default_folder())
+    except ServiceError:
+        needs("vLLM: make vllm-learn")
+
+
+def train_and_evaluate(folder: Path, name: str, overrides: list[str], place: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Train one run and evaluate it on its own side and, if this is another one, in the process of the learner."""
+    from sparring import MultiTurnRLEvaluator, MultiTurnRLTrainer
+
+    settings = [f"run.runs_dir={folder}", *overrides, *place]
+    start_time = time.monotonic()
+    with MultiTurnRLTrainer(RECIPE, overrides=settings, check=False, quiet=True) as trainer:
+        result = trainer.train()
+        assert result is not None
+        seconds = time.monotonic() - start_time
+        own = MultiTurnRLEvaluator(trainer, policies=["warm_start", "tuned"], quiet=True).evaluate()
+    run = read_run(result.run)
+    row = {"trained": name, "seed": overrides[-1].partition("=")[2], "seconds": seconds, **run}
+    warm_start, tuned = (_success(own, policy) for policy in ("warm_start", "tuned"))
+    rows = [{**row, "sampled": name, "warm start": warm_start, "tuned": tuned}]
+    if place:
+        again = MultiTurnRLEvaluator(
+            result.run, policies=["warm_start", "tuned"], overrides=["engine.type=torch"], quiet=True
+        ).evaluate()
+        warm_start, tuned = (_success(again, policy) for policy in ("warm_start", "tuned"))
+        rows.append({**row, "sampled": next(iter(SIDES)), "warm start": warm_start, "tuned": tuned})
+    return rows
+
+
+def _success(found: Any, policy: str) -> float:
+    """Return the policy's rate of success at temperature 1."""
+    return next(one.success.mean for one in found.evaluations if one.name == policy and one.temperature == 1.0)
+
+
+def read_run(run: Path) -> dict[str, Any]:
+    """Return what the ledger and the metrics of a run contain."""
+    import json
+
+    from sparring.ledger import Ledger
+
+    lines = [json.loads(line)["metrics"] for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    steps = [one for one in lines if "training/num_trajectories" in one]
+    with Ledger(run / "ledger.sqlite") as ledger:
+        problems = ledger.verify(max_steps_off_policy=2)
+        consumed = dict(ledger.consumed())
+        ages = Counter(
+            step - 1 - number
+            for step, ids in consumed.items()
+            for id in ids
+            for turn in ledger.load_turns(id)
+            for number, _ in turn.versions
+        )
+    return {
+        "steps": len(steps),
+        "episodes": sum(map(len, consumed.values())),
+        "oldest turn": max(ages),
+        "turns that are not of the newest weights": 1 - ages[0] / sum(ages.values()),
+        "difference of log-probabilities": max(one.get("training/probe_difference", 0.0) for one in steps),
+        "step, s": fmean(one["timing_s/step"] for one in steps),
+        "problems": len(problems),
+    }
+
+
+def _figures(rows: list[dict[str, Any]]) -> dict[str, float]:
+    process, vllm = SIDES
+    own = {side: [row for row in rows if row["trained"] == row["sampled"] == side] for side in SIDES}
+    crossed = [row for row in rows if row["trained"] != row["sampled"]]
+    pairs = [
+        (one[policy], other[policy])
+        for one, other in zip(own[vllm], crossed, strict=True)
+        for policy in ("warm start", "tuned")
+    ]
+    return {
+        "difference between the sides after training": abs(
+            fmean(row["tuned"] for row in own[vllm]) - fmean(row["tuned"] for row in own[process])
+        ),
+        "difference between the samplers with the same weights": max(abs(one - other) for one, other in pairs),
+        "least gain through vLLM": min(row["tuned"] - row["warm start"] for row in own[vllm]),
+        "least gain in one process": min(row["tuned"] - row["warm start"] for row in own[process]),
+        "problems in a ledger": float(sum(row["problems"] for row in rows)),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
