@@ -37,8 +37,8 @@ def read_task_kind(task: Task, field: str) -> str:
     value = task.fields.get(field)
     if not isinstance(value, str | int | float) or value == "":
         raise DataError(
-            f"task {task.id!r} has {field!r} = {value!r}. curriculum.kind_field uses this field as the kind: set it to a "
-            f"word or a number. Its fields are {', '.join(map(repr, sorted(task.fields))) or 'none'}."
+            f"task {task.id!r} has {field!r} = {value!r}. curriculum.kind_field uses this field as the kind of a task: set "
+            f"it to a word or a number. The fields of the task are {', '.join(map(repr, sorted(task.fields))) or 'none'}."
         )
     return str(value)
 

@@ -50,7 +50,7 @@ def _remove_containers() -> int:
 
 
 def _run(command: list[str]) -> str:
-    """Return the output of a command, or an empty text if it fails. The next call tries the removal again."""
+    """Return the output of a command, or an empty string if it fails. The next call tries the removal again."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False

@@ -153,8 +153,8 @@ class MessageSession:
         return self._history.failure
 
     def read(self, token_ids: Sequence[int], tools: Sequence[ToolSchema], stop_texts: Sequence[str] = ()) -> Message:
-        """Return the message of a running answer so far. `token_ids` are the numbers with which `on_token` was
-        called."""
+        """Return what has arrived so far of an unfinished answer, as a message. `token_ids` are the numbers with which
+        `on_token` was called."""
         texts = {"content": "", "reasoning_content": ""}
         for place in token_ids:
             key, text = self._deltas[place]

@@ -204,10 +204,10 @@ def test_that_everything_rests_is_reported_once(caplog: pytest.LogCaptureFixture
 
 def test_a_task_without_kind_and_a_weight_without_task_are_refused() -> None:
     tasks = tasks_of(a=2, b=2)
-    with pytest.raises(DataError, match=r"task 'a0' has 'domain' = None.*Its fields are 'kind'\."):
+    with pytest.raises(DataError, match=r"task 'a0' has 'domain' = None.*The fields of the task are 'kind'\."):
         curriculum(tasks, kind_field="domain")
     for kind in ("", None, ["a"]):
-        with pytest.raises(DataError, match="set it to a word or a number"):
+        with pytest.raises(DataError, match="it to a word or a number"):
             curriculum([Task(id="t", messages=(), fields={"kind": kind})], kind_field="kind")
     with pytest.raises(DataError, match=r"kind_weights names 'c', but .* The values are 'a', 'b'\."):
         curriculum(tasks, kind_field="kind", kind_weights={"c": 2.0})

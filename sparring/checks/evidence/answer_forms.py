@@ -372,7 +372,7 @@ def _common_start(texts: Sequence[str]) -> str:
 
 
 def _cut_to_whole_words(prefix: str) -> str:
-    """Return a prefix cut back to the end of a word, so that `Total: 1` of 11 and 12 becomes `Total: `."""
+    """Return a common prefix without its incomplete last word: `Total: ` for `Total: 1`, the prefix of totals 11 and 12."""
     return re.sub(r"[\w.+-]+\Z", "", prefix)
 
 

@@ -166,7 +166,7 @@ async def _fractions(subject: Subject, references: ReferenceEpisodes) -> list[Fi
 
 
 def _find_mentions(part: str, prompt: str) -> list[str]:
-    """Return the parts of a prompt that describe a part of the answer, or the whole answer if the part has no name."""
+    """Return the passages of a prompt that describe one field of the answer, or the whole answer if there is no field."""
     if part:
         named = re.finditer(rf"\b{re.escape(part)}\b", prompt)
         return [prompt[found.start() : found.end() + _NEAR * 2] for found in named]

@@ -61,7 +61,7 @@ async def labels(subject: Subject) -> Iterable[Finding]:
     limit (`more than 500`, `at least 18`), and tasks exactly at this limit have the label of the wrong side.
 
     If none of this applies, the rule warns if one value is the reference answer in at least three of four tasks, and no
-    visible feature distinguishes the other tasks. Such a value is a result, a count, a sum, or the sum, difference or
+    visible feature distinguishes the other tasks. Such a value is a result, a count, a total, or the sum, difference or
     product of two numbers. Compute the tool results and the reference answers by the same rule, the one that the prompt
     states.
     """

@@ -268,7 +268,7 @@ def _walk_of(tool: str, taken: Sequence, limit: int | None, *, is_whole: bool, b
 async def _asked_again(
     environment: Environment, tool: str, fixed: Mapping[str, Json], limit: int | None
 ) -> Walk | None:
-    """Return the pages of a tool that continues at each call, or its only page if it does not continue."""
+    """Return all pages of a tool's result, or its only page if the tool is not paginated."""
     taken: list[tuple[CallResult, tuple[Mapping[str, Json], ...]]] = []
     for _ in range(MOST_PAGES):
         if environment.is_done:

@@ -149,7 +149,7 @@ class _Worker:
             raise InfrastructureError(f"the tools of {self._folder} took more than {seconds:g} s {what}.") from error
         except (OSError, ValueError) as error:
             raise InfrastructureError(
-                f"the tools of {self._folder} sent an invalid response when requested {what}: {error}."
+                f"the tools of {self._folder} sent an invalid response to a request for {what}: {error}."
             ) from error
         if not line:
             raise InfrastructureError(f"the process with the tools of {self._folder} died when requested {what}.")

@@ -1,4 +1,4 @@
-"""Patterns of copying mistakes and mix-ups: a field under the name of another field, or the wrong end, side or kind."""
+"""Patterns of copy-and-paste errors: a field that is stored under another name, or one side of a pair used for the other."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class SopDesk(Environment):
 
 
 class ReplayDesk(ReplayEnvironment, SopDesk):
-    """A desk with tools that answer from the records of the task."""
+    """A service desk whose tools answer from the records of the task."""
 
     def prepare(self, task: Task) -> None:
         self.fixtures = Fixtures(task.fields["world"])
@@ -144,7 +144,7 @@ class ReplayDesk(ReplayEnvironment, SopDesk):
 
 
 class StatefulDesk(StatefulEnvironment, SopDesk):
-    """A desk with tools that change state."""
+    """A service desk whose tools change the records."""
 
     def slip(self, action: str, *facts: Json) -> str:
         """Return the number of a booking. The number depends on the task and on what is booked, so only an agent that
