@@ -216,8 +216,7 @@ class EngineSection(Section):
     adapters_dir: str | None = Field(
         default=None,
         min_length=1,
-        description="Folder for the adapter of each version, which the vLLM servers read. None: a temporary folder of this "
-        "machine.",
+        description="Folder for the adapter of each version, which the vLLM servers read. None: a folder in the run folder.",
     )
     model: str | None = Field(default=None, min_length=1, description="Name of the model at the endpoint.")
     api_key_env: str | None = Field(
