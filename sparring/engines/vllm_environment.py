@@ -64,7 +64,7 @@ def install_vllm(folder: Path, device: Device, *, announce: Callable[[str], obje
     if marker.is_file() and marker.read_text("utf-8").strip() == device:
         return
     announce(f"installing vLLM {VERSION} ({device}) in {folder}; this takes a few minutes")
-    _run([sys.executable, "-m", "venv", str(folder)])
+    _run([sys.executable, "-P", "-m", "venv", str(folder)])
     python = str(folder / "bin" / "python")
     _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "uv"])
     if device == "cuda":

@@ -613,7 +613,7 @@ def test_groups_of_identical_episodes_of_a_policy_that_stopped_varying_ask_for_a
     assert found.symptom.endswith("all episodes earned the same, because the policy has stopped varying.")
     assert found.evidence["entropy"] == [0.08, 0.002]
     assert found.evidence["identical_of_groups_that_agree"] == 1.0
-    assert "in 100% of the groups that agree, all episodes are identical" in found.change
+    assert "In 100% of the groups that agree, all episodes are identical" in found.change
     assert "entropy bonus (algorithm.entropy_coef)" in found.change
     # Nearly the temperature of the policy: a warmer one gives nothing to choose from either.
     cooler = stands(entropy=(0.08, 0.002), more=("sampling.temperature=0.8",))

@@ -273,7 +273,7 @@ def test_a_bias_is_removed_from_a_log_probability(probability: float, bias: floa
 
 def test_what_cannot_be_exact_is_refused(tmp_path: Path) -> None:
     async def scenario(served: Served) -> None:
-        with pytest.raises(ConstraintError, match="free text"):
+        with pytest.raises(ConstraintError, match="without a grammar"):
             await served.engine.sample(ask(constraint=Constraint(grammar='start: "a"')))
         with pytest.raises(DataError, match="top_p = 1"):
             await served.engine.sample(ask(top_p=0.9))
@@ -327,7 +327,7 @@ def test_a_recipe_with_vllm_is_trainable_and_corrects_for_other_kernels() -> Non
     [
         ("model.trained_weights=full", "receives its weights as adapters"),
         ("engine.deterministic=true", "cannot sample in rounds"),
-        ("engine.base_urls=[]", "engine.base_urls: is missing"),
+        ("engine.num_servers=2", "engine.num_servers: is for servers that are started on this machine"),
         ("engine.base_urls=['ftp://a']", "has an item that is 'ftp://a'"),
         ("engine.kv_cache_tokens=1024", "engine.kv_cache_tokens"),
     ],
@@ -345,3 +345,11 @@ def test_a_stop_id_ends_a_turn(tmp_path: Path) -> None:
     whole, stopped = run(tmp_path, scenario)
     assert stopped.token_ids == whole.token_ids[: whole.token_ids.index(whole.token_ids[2]) + 1]
     assert stopped.stop_reason is StopReason.STOP
+
+
+def test_without_addresses_a_run_starts_servers_and_has_no_key_for_them() -> None:
+    settings = ["engine.type=vllm", "engine.num_servers=2", "engine.server_arguments=['--gpu-memory-utilization=0.4']"]
+    given = {"environment": {"target": "a:B"}, "reward": {"reward": "a:b"}}
+    assert validate(given, settings).engine.num_servers == 2
+    with pytest.raises(ConfigError, match=r"engine\.api_key_env: is for running servers"):
+        validate(given, [*settings, "engine.api_key_env=KEY"])

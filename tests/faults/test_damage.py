@@ -183,7 +183,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         changed("UPDATE rollouts SET result = replace(result, '1.0', '0.0') WHERE state = 'trained'"),
         "the checksum of its row is wrong",
     ),
-    "lineage deleted": (changed("DELETE FROM lineage"), "of the run's checkpoints there is none"),
+    "lineage deleted": (changed("DELETE FROM lineage"), "but the run has no checkpoint"),
     "a later format": (changed("INSERT INTO rollouts SELECT * FROM rollouts WHERE 0; "), ""),
     "all checkpoints deleted": (delete_all_checkpoints, "contains no checkpoint"),
     "all checkpoints damaged": (damage_all_checkpoints, "does not have the hash that its manifest lists"),
