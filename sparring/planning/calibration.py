@@ -31,9 +31,11 @@ FEW, MORE = 1, 5
 """The numbers of layers that are timed."""
 LARGEST_HIDDEN = 2048
 """Wider models are timed at this width, because rates hardly change beyond it and the calibration would take minutes."""
+LARGEST_VOCABULARY = 49_152
+"""Larger output matrices are timed at this size, for the same reason."""
 REPETITIONS = 3
-"""How many times each number of layers is timed. The median counts."""
-CONTEXT, SAMPLED = 256, 24
+"""How many times the learner is timed with each number of layers. The median counts."""
+CONTEXT, SAMPLED = 128, 24
 """The lengths in tokens of a timed turn's prompt, and of its completion."""
 
 
@@ -48,11 +50,11 @@ def calibrate(
         torch.set_num_threads(num_threads)
     place = resolve_device(device)
     sizes = _sizes(model)
-    tokens = tokens or (1024 if sizes["hidden_size"] <= 1024 else 256)
+    tokens = tokens or (1024 if sizes["hidden_size"] <= 1024 else 128)
     running = min(settings.max_running, 16)
     few, more = (_Timed(_policy(sizes, count, settings, place), settings, tokens, running) for count in (FEW, MORE))
     learning = _extrapolate([(few.learn(), more.learn()) for _ in range(REPETITIONS + 1)][1:], model.num_layers)
-    decoding = _extrapolate([(few.decode(), more.decode()) for _ in range(REPETITIONS)], model.num_layers)
+    decoding = _extrapolate([(few.decode(), more.decode())], model.num_layers)
     timed = shape_from_config("calibration", {**sizes, "num_hidden_layers": model.num_layers})
     is_cuda = place.startswith("cuda")
     return this_machine(
@@ -75,7 +77,7 @@ def _extrapolate(pairs: list[tuple[float, float]], num_layers: int) -> float:
 
 
 def _sizes(model: ModelShape) -> dict[str, Any]:
-    """Return the sizes of a Llama model whose layers are like the model's, but narrower if the model is very wide."""
+    """Return the sizes of a Llama model whose layers are like the model's, but smaller if the model is very large."""
     layer = max(model.layers, key=lambda one: one.count * bool(one.kv_width))
     scale = min(1.0, LARGEST_HIDDEN / model.hidden_size)
     head_dim = 64 if scale < 1 or layer.attention["o_proj"][1] % 64 == 0 else layer.kv_width // 2
@@ -87,7 +89,7 @@ def _sizes(model: ModelShape) -> dict[str, Any]:
         "num_attention_heads": heads,
         "num_key_value_heads": next(count for count in range(kv_heads, 0, -1) if heads % count == 0),
         "head_dim": head_dim,
-        "vocab_size": model.vocab_size,
+        "vocab_size": min(model.vocab_size, LARGEST_VOCABULARY),
         "tie_word_embeddings": model.is_tied,
     }
 
