@@ -1,4 +1,4 @@
-"""Measure this machine's rates in a few seconds.
+"""Measure this machine's rates in half a minute.
 
 The real learner and the real engine are timed with few and with more layers of the model, in turns, so that both see the
 same load of the machine. The difference gives the time of a layer. The rest is the time of the embedding, the output
