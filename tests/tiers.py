@@ -18,7 +18,7 @@ from typing import Literal
 
 ROOT = Path(__file__).parents[1]
 SLOW, LONG = (Path(__file__).with_name(name) for name in ("slow_files.txt", "long_tests.txt"))
-FAST_SECONDS, LONG_SECONDS = 70, 5
+FAST_SECONDS, LONG_SECONDS = 60, 5
 """Seconds on one core."""
 ALWAYS = frozenset(
     {
