@@ -28,6 +28,7 @@ LEARNER = (
     "rollout.max_steps_off_policy=2",
 )
 SIDES = {"in one process": (), "vLLM": ("engine.type=vllm",)}
+POLICIES = ("warm_start", "tuned")
 LARGEST_DIFFERENCE = 0.05
 """The largest difference of held-out success that counts as equal."""
 
@@ -39,7 +40,12 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, default=128, help="held-out tasks, four episodes of each")
     arguments = parser.parse_args()
     _require_vllm()
-    small = ("batch.global_batch_size=2", "batch.group_size=2", "warm_start.steps=2", "warm_start.batch_size=4")
+    small = (
+        "batch.global_batch_size=2",
+        "batch.group_size=2",
+        "warm_start.steps=2",
+        "evaluation.allow_zero_baseline=true",
+    )
     seeds, steps, tasks = (1, 2, 2) if arguments.smoke else (arguments.seeds, arguments.steps, arguments.tasks)
     fixed = [*LEARNER, f"schedule.max_steps={steps}", f"evaluation.eval_num_tasks={tasks}"]
     fixed += [f"schedule.val_every={steps}", f"schedule.save_every={steps}", *(small if arguments.smoke else ())]
@@ -86,23 +92,21 @@ def train_and_evaluate(folder: Path, name: str, overrides: list[str], place: tup
         result = trainer.train()
         assert result is not None
         seconds = time.monotonic() - start_time
-        own = MultiTurnRLEvaluator(trainer, policies=["warm_start", "tuned"], quiet=True).evaluate()
+        own = MultiTurnRLEvaluator(trainer, policies=POLICIES, temperatures=[1.0], quiet=True).evaluate()
     run = read_run(result.run)
     row = {"trained": name, "seed": overrides[-1].partition("=")[2], "seconds": seconds, **run}
-    warm_start, tuned = (_success(own, policy) for policy in ("warm_start", "tuned"))
-    rows = [{**row, "sampled": name, "warm start": warm_start, "tuned": tuned}]
+    rows = [{**row, "sampled": name, **_success(own)}]
     if place:
         again = MultiTurnRLEvaluator(
-            result.run, policies=["warm_start", "tuned"], overrides=["engine.type=torch"], quiet=True
+            result.run, policies=POLICIES, temperatures=[1.0], overrides=["engine.type=torch"], quiet=True
         ).evaluate()
-        warm_start, tuned = (_success(again, policy) for policy in ("warm_start", "tuned"))
-        rows.append({**row, "sampled": next(iter(SIDES)), "warm start": warm_start, "tuned": tuned})
+        rows.append({**row, "sampled": next(iter(SIDES)), **_success(again)})
     return rows
 
 
-def _success(found: Any, policy: str) -> float:
-    """Return the policy's rate of success at temperature 1."""
-    return next(one.success.mean for one in found.evaluations if one.name == policy and one.temperature == 1.0)
+def _success(found: Any) -> dict[str, float]:
+    """Return the rate of success of each policy at temperature 1."""
+    return {policy: one.success.mean for policy, one in zip(POLICIES, found.evaluations, strict=True)}
 
 
 def read_run(run: Path) -> dict[str, Any]:
@@ -138,18 +142,14 @@ def _figures(rows: list[dict[str, Any]]) -> dict[str, float]:
     process, vllm = SIDES
     own = {side: [row for row in rows if row["trained"] == row["sampled"] == side] for side in SIDES}
     crossed = [row for row in rows if row["trained"] != row["sampled"]]
-    pairs = [
-        (one[policy], other[policy])
-        for one, other in zip(own[vllm], crossed, strict=True)
-        for policy in ("warm start", "tuned")
-    ]
+    pairs = [(one[policy], other[policy]) for one, other in zip(own[vllm], crossed, strict=True) for policy in POLICIES]
     return {
         "difference between the sides after training": abs(
             fmean(row["tuned"] for row in own[vllm]) - fmean(row["tuned"] for row in own[process])
         ),
         "difference between the samplers with the same weights": max(abs(one - other) for one, other in pairs),
-        "least gain through vLLM": min(row["tuned"] - row["warm start"] for row in own[vllm]),
-        "least gain in one process": min(row["tuned"] - row["warm start"] for row in own[process]),
+        "least gain through vLLM": min(row["tuned"] - row["warm_start"] for row in own[vllm]),
+        "least gain in one process": min(row["tuned"] - row["warm_start"] for row in own[process]),
         "problems in a ledger": float(sum(row["problems"] for row in rows)),
     }
 

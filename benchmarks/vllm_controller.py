@@ -38,12 +38,12 @@ def serve(pipe: Connection) -> None:
     from starlette.routing import Route
 
     from recipes.pointer_chase.model import build
-    from sparring.chat import TemplateChat
+    from sparring.chat import create_chat
     from sparring.gateway.server import Listener
 
     _, tokenizer = build()
     call = tokenizer.encode('<tool_call>{"name":"get","arguments":{"key":"a"}}</tool_call>', add_special_tokens=False)
-    tokens = [*call, min(TemplateChat(tokenizer).stop_ids)]
+    tokens = [*call, min(create_chat(tokenizer, "model:build").stop_ids)]
 
     async def models(_: Request) -> Response:
         return JSONResponse({"data": [{"id": "base", "parent": None, "max_model_len": MAX_TOKENS}]})
