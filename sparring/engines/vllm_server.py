@@ -256,7 +256,7 @@ class VLLMServer:
         """Replace all weights with the newest ones unless this server has them, and return their name.
 
         `find_newest` returns the name and the file of the newest weights. Running turns pause, and continue with the new
-        weights; other turns wait for this method. Raises Unanswered.
+        weights; other turns wait for this method. Raises Unanswered, and ServiceError if the server refuses them.
         """
         async with self._loading:
             name, file = find_newest()
@@ -267,7 +267,7 @@ class VLLMServer:
                 # The cache is cleared, so that turns that continue compute all keys and values with the new weights.
                 await self._command("/pause?mode=keep&clear_cache=true")
                 # The server refuses a second start if an earlier update was interrupted; this one then completes it.
-                with suppress(Unanswered):
+                with suppress(Unanswered, ServiceError):
                     await self._command("/start_weight_update")
                 await self._command("/update_weights", {"update_info": {"path": str(file)}})
                 await self._command("/finish_weight_update", {"weight_version": name})
@@ -285,13 +285,17 @@ class VLLMServer:
         return response.json()["weight_version"] if response.status_code == 200 else None
 
     async def _command(self, path: str, body: Mapping[str, Json] | None = None) -> None:
-        """Send a request that changes the weights. Raises Unanswered."""
-        response = await self._send(path, body or {}, seconds=LOAD_SECONDS)
+        """Send a request that changes the weights. Raises Unanswered, and ServiceError if the server refuses it."""
+        # After an error on these routes, a server closes the connection, and a request that follows on it would fail.
+        response = await self._send(path, body or {}, seconds=LOAD_SECONDS, headers={"Connection": "close"})
         if response.status_code != 200:
-            raise self._failed(
+            problem = (
                 f"{self.where} cannot replace its weights ({path.partition('?')[0]}: status {response.status_code}: "
                 f"{response.text[:300]}). It must read the file of the weights; {self._how_to_start}"
             )
+            # With this text, vLLM reports an exception of the back end.
+            is_refused = "collective_rpc method failed" in response.text
+            raise ServiceError(f"{problem}.") if is_refused else self._failed(problem)
 
     async def is_healthy(self) -> bool:
         """Return whether the server answers within `HEALTH_SECONDS`."""
@@ -313,10 +317,12 @@ class VLLMServer:
         except ValueError as error:
             raise self._failed(f"{self.where} sent an answer that is not JSON") from error
 
-    async def _send(self, path: str, body: Mapping[str, Json], *, seconds: float) -> httpx.Response:
+    async def _send(
+        self, path: str, body: Mapping[str, Json], *, seconds: float, headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
         try:
             timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
-            response = await self._client.post(path, json=body, timeout=timeout)
+            response = await self._client.post(path, json=body, timeout=timeout, headers=headers)
         except (httpx.HTTPError, RuntimeError) as error:  # a RuntimeError if the client is closed
             raise self._failed(unreachable(self.where, error)) from error
         if not _may_pass(response.status_code):

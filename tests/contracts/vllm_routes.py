@@ -126,6 +126,8 @@ class VLLMRoutes:
         assert self.paused.is_set()
         if self.faults.get("update_errors", 0) > 0:
             self.faults["update_errors"] -= 1
+            return JSONResponse({"error": {"message": "engine is dead"}}, 500)
+        if self.faults.get("refuses_weights"):
             return JSONResponse({"error": {"message": "Call to collective_rpc method failed: no such file"}}, 500)
         await asyncio.sleep(self.faults.get("update_seconds", 0.0))
         tensors = load_file((await request.json())["update_info"]["path"])

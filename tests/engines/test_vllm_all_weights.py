@@ -115,10 +115,18 @@ def test_a_server_that_missed_an_update_gets_it_before_its_next_turn(
     assert names[0] == names[1]
 
 
-def test_weights_that_no_server_loads_end_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("faults", "message"),
+    [
+        ({"update_errors": 99}, "no vLLM server loaded the weights: .*engine is dead"),
+        ({"refuses_weights": True}, "/update_weights: status 500.*no such file.*PYTHONPATH="),
+    ],
+    ids=str,
+)
+def test_weights_that_no_server_loads_end_the_run(tmp_path: Path, faults: dict[str, Any], message: str) -> None:
     async def scenario(served: Served) -> None:
-        served.servers[0].faults = {"update_errors": 99}
-        with pytest.raises(ServiceError, match=r"/update_weights: status 500.*no such file.*PYTHONPATH="):
+        served.servers[0].faults = dict(faults)
+        with pytest.raises(ServiceError, match=message):
             await served.engine.load_weights(SECOND, 1)
 
     run(tmp_path, scenario)

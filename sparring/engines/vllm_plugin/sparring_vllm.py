@@ -10,6 +10,7 @@ from typing import Any
 from safetensors.torch import load_file
 from vllm.distributed.weight_transfer import WeightTransferEngine, WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 BACKEND = "sparring_files"
@@ -50,6 +51,10 @@ class FileWeightTransfer(WeightTransferEngine[NoSettings, WeightsFile]):
             self.model.load_weights(tensors.items())
         finally:
             finalize_layerwise_reload(self.model, self.model_config)
+        for layer in self.model.modules():
+            # On the CPU, an output layer that shares its matrix with the embedding has a packed copy, which vLLM 0.32 keeps.
+            if isinstance(layer, ParallelLMHead) and isinstance(layer.quant_method, UnquantizedEmbeddingMethod):
+                layer.quant_method.process_weights_after_loading(layer)
 
 
 def register() -> None:
