@@ -63,6 +63,23 @@ def test_a_turn_that_starts_during_an_update_waits_for_it(tmp_path: Path) -> Non
     assert (turn.versions, version) == (((1, 6),), 1)
 
 
+def test_a_turn_never_has_a_later_version_than_the_engine(tmp_path: Path) -> None:
+    """Sessions refuse such a turn."""
+
+    async def scenario(served: Served) -> tuple[Completion, int]:
+        served.servers[1].faults = {"update_seconds": 2.0}
+        update = asyncio.create_task(served.engine.load_weights(SECOND, 1))
+        await asyncio.sleep(0.5)
+        turn = await served.engine.sample(ask())  # on the first server
+        assert not update.done()
+        version = served.engine.policy_version
+        await update
+        return turn, version
+
+    turn, version = run(tmp_path, scenario, 2)
+    assert (turn.versions, version) == (((1, 6),), 1)
+
+
 def test_a_server_that_was_started_again_gets_the_newest_weights(tmp_path: Path) -> None:
     async def scenario(served: Served) -> tuple[Completion, list[float], list[float]]:
         await served.engine.load_weights(SECOND, 1)

@@ -7,6 +7,7 @@ This module runs in the servers' environment, which has vLLM but not Sparring. v
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
 from vllm.distributed.weight_transfer import WeightTransferEngine, WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
@@ -41,8 +42,10 @@ class FileWeightTransfer(WeightTransferEngine[NoSettings, WeightsFile]):
     def shutdown(self) -> None: ...
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        # The method of the base class then waits for an accelerator, which a CPU server does not have.
-        self.receive_weights(self.parse_update_info(update_info))
+        if torch.accelerator.is_available():
+            super().update_weights(update_info)
+        else:  # the method of the base class would raise an exception, because it waits for the accelerator
+            self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: WeightsFile) -> None:
         tensors = load_file(update_info.path)
