@@ -63,7 +63,11 @@ class Engine(Protocol):
         ...
 
     async def load_weights(self, weights: Weights, version: int) -> None:
-        """Use these weights for turns that start from now on. Turns that are already running keep their weights."""
+        """Use these weights for turns that start from now on.
+
+        Turns that are already running keep their weights if `capabilities.holds_several_weights` is true. Otherwise, they
+        continue with these weights, and `Completion.versions` reports which version sampled each token.
+        """
         ...
 
     def freeze(self, weights: Weights | None = None) -> Engine:
@@ -71,7 +75,8 @@ class Engine(Protocol):
 
         The new engine can serve a user simulator or an opponent. Its turns report version 0, and `load_weights` of this
         engine does not change its weights. Without `weights`, call the new engine's `load_weights` before its first
-        turn. Closing this engine also closes the new one.
+        turn. Closing this engine also closes the new one. Raises DataError if `capabilities.holds_several_weights` is
+        false.
         """
         ...
 

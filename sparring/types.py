@@ -175,6 +175,9 @@ class EngineCapabilities:
 
     reports_token_ids: bool = False
     """The engine's answers contain the sampled ids and their log-probabilities. Training needs both."""
+    holds_several_weights: bool = False
+    """Turns that run keep their weights when newer ones are loaded, and frozen policies sample with weights of their own
+    (`role = "frozen"`). Otherwise, running turns continue with the newest weights."""
     pins_weights: bool = False
     """An episode keeps the weights of its first turn (`rollout.session_weights = "pinned"`)."""
     deterministic_rounds: bool = False

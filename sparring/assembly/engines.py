@@ -77,14 +77,16 @@ def connect_vllm(config: Config, policy: Policy, weights: Weights, servers: Serv
     from sparring.engines.vllm import VLLMEngine
     from sparring.models.adapter_files import AdapterShape
 
-    section = config.engine
+    section, model = config.engine, config.model
     folder = servers.folder or Path(tempfile.mkdtemp(prefix="sparring-engine-"))
     running = section.base_urls or _start_servers(config, policy, folder, servers.announce)
     adapters = folder / "adapters" if section.adapters_dir is None else Path(section.adapters_dir)
     try:
         return VLLMEngine(
             running,
-            shape=AdapterShape(rank=config.model.lora_rank, alpha=config.model.lora_alpha),
+            shape=AdapterShape(rank=model.lora_rank, alpha=model.lora_alpha)
+            if model.trained_weights == "lora"
+            else None,
             folder=adapters / folder.parent.name,
             weights=weights,
             api_key=key_from(section.api_key_env),
@@ -108,7 +110,7 @@ def _start_servers(config: Config, policy: Policy, folder: Path, announce: Annou
         environment=default_folder() if section.server_environment is None else Path(section.server_environment),
         num_servers=section.num_servers,
         max_model_len=policy.max_positions,
-        lora_rank=config.model.lora_rank,
+        lora_rank=config.model.lora_rank if config.model.trained_weights == "lora" else None,
         # The newest weights, those that turns may still use, those that are being loaded, and those of frozen policies.
         num_adapters=config.rollout.max_steps_off_policy + 2 + num_frozen,
         max_running=section.max_running,
@@ -205,6 +207,10 @@ def _check_capabilities(config: Config, can: EngineCapabilities, address: str) -
         "keep an episode on its first weights (rollout.session_weights)": (
             config.rollout.session_weights == "pinned",
             can.pins_weights,
+        ),
+        "sample with several weights (role = 'frozen')": (
+            any(policy.role == "frozen" for policy in config.policies.values()),
+            can.holds_several_weights,
         ),
     }
     for what, (is_needed, is_there) in needs.items():

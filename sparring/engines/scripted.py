@@ -145,7 +145,7 @@ class ScriptedEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        return EngineCapabilities(reports_token_ids=True, scores_given_ids=True)
+        return EngineCapabilities(reports_token_ids=True, holds_several_weights=True, scores_given_ids=True)
 
     @property
     def policy_version(self) -> int:

@@ -111,6 +111,7 @@ class TorchEngine:
         has_grammars = self._decode_text is not None
         return EngineCapabilities(
             reports_token_ids=True,
+            holds_several_weights=True,
             pins_weights=self._is_pinned,
             deterministic_rounds=self._deterministic,
             constrained_sampling=has_grammars,

@@ -1,7 +1,8 @@
 """An engine over one or several vLLM servers: token ids in, sampled ids and their log-probabilities out.
 
-Each version of the weights is a separate adapter on the servers, so running turns keep their version while the next one
-is loaded. `engines.vllm_server` has the routes of one server; docs/vllm.md explains how to start one.
+If an adapter is trained, each version of the weights is a separate adapter on the servers, so running turns keep their
+version while the next one is loaded. If all weights are trained, a version replaces those of the model, and running turns
+continue with it. `engines.vllm_server` has the routes of one server; docs/vllm.md explains how to start one.
 """
 
 from __future__ import annotations
@@ -20,8 +21,16 @@ from typing import Literal, final
 
 from sparring.engines.vllm_processes import START_SECONDS, LocalServers
 from sparring.engines.vllm_server import Generation, Unanswered, VLLMServer
-from sparring.errors import ConstraintError, DataError, InfrastructureError, PolicyTimeout, ServiceError
+from sparring.errors import (
+    ConstraintError,
+    DataError,
+    DiskError,
+    InfrastructureError,
+    PolicyTimeout,
+    ServiceError,
+)
 from sparring.models.adapter_files import AdapterShape, write_adapter
+from sparring.models.tensor_files import write_weights
 from sparring.protocols import TokenCallback
 from sparring.types import Completion, EngineCapabilities, SampleRequest, StopReason, Weights
 
@@ -31,12 +40,17 @@ LEAST_TEMPERATURE = 0.01
 LARGEST_DIFFERENCE = 0.25
 """The largest accepted mean difference between the log-probabilities of two servers. The same limit applies to an
 engine and the learner."""
+WEIGHTS_FILE = "model.safetensors"
+_ONE_VERSION = (
+    "a vLLM server holds one version of all weights. Train an adapter (model.trained_weights = 'lora'), or sample with "
+    "engine.type = 'torch'."
+)
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 10.0
 
 
 @dataclass(eq=False)
 class _Version:
-    """Weights that turns can be sampled with: an adapter folder, and its name on the servers."""
+    """Weights that turns can be sampled with: their folder, and their name on the servers."""
 
     number: int
     fingerprint: str
@@ -47,7 +61,7 @@ class _Version:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep the adapter on the servers, and its folder."""
+        """Keep the weights on the servers, and their folder."""
         self.num_uses += 1
         try:
             yield
@@ -65,14 +79,14 @@ class VLLMEngine:
 
     A new session gets the server with the fewest open sessions. It stays there, because the server's cache contains its
     earlier turns, and moves only if the server fails. A turn that a server does not answer is sampled again on another
-    one. The servers read the adapters from `folder`, so all of them need access to it.
+    one. The servers read the weights from `folder`, so all of them need access to it.
     """
 
     def __init__(
         self,
         servers: Sequence[str] | LocalServers,
         *,
-        shape: AdapterShape,
+        shape: AdapterShape | None,
         folder: Path | None = None,
         weights: Weights | None = None,
         api_key: str | None = None,
@@ -82,27 +96,32 @@ class VLLMEngine:
         """Connect to running servers, by their addresses or as processes of this machine, which are stopped by `close`.
         They get `weights`, as version 0, before the first turn.
 
-        The adapters are in `folder`, or in a temporary folder of this machine. `max_running` limits the turns that run
-        on one server at once. Raises ServiceError if a server does not answer, lacks a setting that sampling needs, or
-        serves another model than the others.
+        `shape` is that of the adapters, or None if weights are all weights of the model. They are in `folder`, or in a
+        temporary folder of this machine. `max_running` limits the turns that run on one server at once. Raises
+        ServiceError if a server does not answer, lacks a setting that sampling needs, or serves another model than the
+        others, and DataError if the weights of sessions are pinned, but are not adapters.
         """
+        self._is_pinned = session_weights == "pinned"
+        if shape is None and self._is_pinned:
+            raise DataError(f"sessions cannot keep their weights: {_ONE_VERSION}")
         self._local = servers if isinstance(servers, LocalServers) else None
         urls, key = (servers.urls, servers.api_key) if isinstance(servers, LocalServers) else (servers, api_key)
         self._pool = _Pool(
-            [VLLMServer(url, api_key=key, max_running=max_running) for url in urls],
+            [VLLMServer(url, api_key=key, max_running=max_running, has_adapters=shape is not None) for url in urls],
             shape,
             folder or Path(mkdtemp(prefix="sparring-adapters-")),
             is_temporary=folder is None,
             patience_seconds=0.0 if self._local is None else START_SECONDS,
         )
         self._current: _Version | None = None if weights is None else self._pool.write(weights, 0)
-        self._is_pinned = session_weights == "pinned"
         self._pins: dict[str, _Version] = {}
         self._earlier: list[_Version] = []
         """Versions before the newest that a turn or a session may still use."""
         self._owns_servers = True
 
     def freeze(self, weights: Weights | None = None) -> VLLMEngine:
+        if not self._pool.has_adapters:
+            raise DataError(f"no policy can be frozen: {_ONE_VERSION}")
         frozen = object.__new__(VLLMEngine)
         frozen._pool, frozen._local = self._pool, None
         frozen._current = None if weights is None else self._pool.write(weights, 0)
@@ -112,6 +131,7 @@ class VLLMEngine:
     async def sample(self, request: SampleRequest, on_token: TokenCallback | None = None) -> Completion:
         """Sample a turn with the newest weights, or with those of the session if they are pinned.
 
+        If all weights are trained, a turn that runs while newer weights are loaded has tokens of several versions.
         Raises the errors of `protocols.Engine.sample`, and InfrastructureError if no server answers, or if an answer
         lacks log-probabilities.
         """
@@ -126,21 +146,29 @@ class VLLMEngine:
             )
         version = self._version_of(request.session_id)
         generation = await self._pool.generate(version, request, on_token)
+        spans = [(self._pool.find(name), number) for name, number in generation.versions]
         return Completion(
             token_ids=generation.token_ids,
             sampled_logprobs=generation.logprobs,
             stop_reason=StopReason.LENGTH if generation.finish_reason == "length" else StopReason.STOP,
-            versions=((version.number, len(generation.token_ids)),),
-            fingerprint=version.fingerprint,
+            versions=tuple((one.number, number) for one, number in spans),
+            fingerprint=spans[-1][0].fingerprint,
             num_computed_tokens=len(request.prompt_ids) - generation.num_cached + len(generation.token_ids),
         )
 
     async def load_weights(self, weights: Weights, version: int) -> None:
-        """Write the weights as an adapter, load it on every server that answers, and use it for new turns.
+        """Write the weights, load them on every server that answers, and use them for new turns.
 
-        Raises ServiceError if no server loads it.
+        Raises ServiceError if no server loads them.
         """
         loaded = await asyncio.to_thread(self._pool.write, weights, version)
+        if not self._pool.has_adapters:
+            # A turn that starts now must not load the weights before these.
+            earlier, self._current = self._current, loaded
+            await self._pool.load(loaded)
+            if earlier is not None:
+                await self._pool.remove(earlier)
+            return
         try:
             await self._pool.load(loaded)
         except BaseException:
@@ -166,7 +194,12 @@ class VLLMEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        return EngineCapabilities(reports_token_ids=True, pins_weights=self._is_pinned, scores_given_ids=True)
+        return EngineCapabilities(
+            reports_token_ids=True,
+            pins_weights=self._is_pinned,
+            holds_several_weights=self._pool.has_adapters,
+            scores_given_ids=True,
+        )
 
     @property
     def policy_version(self) -> int:
@@ -208,19 +241,19 @@ class VLLMEngine:
 
 @final
 class _Pool:
-    """The servers, the adapters on them, and the server of each session."""
+    """The servers, the weights on them, and the server of each session."""
 
     def __init__(
         self,
         servers: Sequence[VLLMServer],
-        shape: AdapterShape,
+        shape: AdapterShape | None,
         folder: Path,
         *,
         is_temporary: bool,
         patience_seconds: float,
     ) -> None:
         """`patience_seconds` is how long a request is repeated at least, because servers that ended start again."""
-        models = {server.model: server for server in servers}
+        models = {server.base.source: server for server in servers}
         if len(models) > 1:
             raise ServiceError(
                 f"the vLLM servers serve different models: {', '.join(f'{one.where}: {name}' for name, one in models.items())}. "
@@ -228,28 +261,40 @@ class _Pool:
             )
         self._servers, self._shape, self._folder, self._is_temporary = tuple(servers), shape, folder, is_temporary
         self._homes: dict[str, VLLMServer] = {}
-        self._written: set[_Version] = set()
+        self._versions: dict[str, _Version] = {}
+        """All weights so far, by name. Those that no turn needs any more have no folder."""
+        self._newest: _Version | None = None
         self._num_retried = 0
         self._is_closed = False
         self._patience_seconds = patience_seconds
         self._rng = random.Random()
-        self.max_context_tokens = min(server.max_context_tokens for server in servers)
+        self.has_adapters = shape is not None
+        self.max_context_tokens = min(server.base.max_context_tokens for server in servers)
 
     def write(self, weights: Weights, number: int) -> _Version:
-        """Write an adapter folder, which gets its final name when it is complete."""
-        name = f"{self._folder.name}-{number}-{weights.fingerprint[:12]}-{self._rng.randrange(16**6):06x}"
-        folder = self._folder.absolute() / name
-        write_adapter(weights, self._shape, folder)
+        """Write weights into a folder, under a name that no other weights have."""
+        name = f"{number}-{weights.fingerprint[:12]}-{self._rng.randrange(16**6):06x}"
+        if self._shape is not None:
+            name = f"{self._folder.name}-{name}"
+            folder = self._folder.absolute() / name
+            write_adapter(weights, self._shape, folder)
+        else:
+            folder = self._folder.absolute() / name
+            _write_all_weights(weights, folder)
         version = _Version(number=number, fingerprint=weights.fingerprint, name=name, folder=folder)
-        self._written.add(version)
+        self._versions[name] = version
         return version
 
+    def find(self, name: str) -> _Version:
+        return self._versions[name]
+
     async def load(self, version: _Version) -> None:
-        """Load an adapter on every server. A server that does not answer gets it before its next turn."""
+        """Load weights on every server. A server that does not answer gets them before its next turn."""
+        self._newest = version
         until = time.monotonic() + self._patience_seconds
         for attempt in count():
             results = await asyncio.gather(
-                *(server.load_adapter(version.name, version.folder) for server in self._servers), return_exceptions=True
+                *(self._load_on(server, version) for server in self._servers), return_exceptions=True
             )
             failures = [one for one in results if isinstance(one, BaseException)]
             for failure in failures:
@@ -263,12 +308,23 @@ class _Pool:
                 )
             await asyncio.sleep(self._pause(attempt))
 
+    async def _load_on(self, server: VLLMServer, version: _Version) -> str:
+        """Load the weights that a turn uses, and return their name: these, or without adapters the newest."""
+        if self.has_adapters:
+            await server.load_adapter(version.name, version.folder)
+            return version.name
+
+        def find_newest() -> tuple[str, Path]:
+            newest = self._newest or version
+            return newest.name, newest.folder / WEIGHTS_FILE
+
+        return await server.load_weights(find_newest)
+
     async def remove(self, version: _Version) -> None:
         """Unload an unused adapter from every server, and delete its folder."""
         for server in self._servers:
             await server.unload_adapter(version.name)
         await asyncio.to_thread(shutil.rmtree, version.folder, ignore_errors=True)
-        self._written.discard(version)
 
     async def generate(self, version: _Version, request: SampleRequest, on_token: TokenCallback | None) -> Generation:
         """Sample a turn on the session's server, and on another one if it fails before its first token."""
@@ -296,9 +352,9 @@ class _Pool:
                 server = self._homes[session_id] = self._freest()
             try:
                 async with server.slots:
-                    await server.load_adapter(version.name, version.folder)
+                    name = await self._load_on(server, version)
                     attempts.begin(server)
-                    return await server.generate(version.name, request, on_token)
+                    return await server.generate(name, request, on_token)
             except Unanswered as failure:
                 attempts.fail(str(failure))
                 self._num_retried += 1
@@ -346,8 +402,7 @@ class _Pool:
     async def _score_on(
         self, server: VLLMServer, version: _Version, token_ids: Sequence[int], temperature: float
     ) -> list[float]:
-        await server.load_adapter(version.name, version.folder)
-        return await server.score(version.name, token_ids, temperature)
+        return await server.score(await self._load_on(server, version), token_ids, temperature)
 
     def leave(self, session_id: str) -> None:
         self._homes.pop(session_id, None)
@@ -359,8 +414,9 @@ class _Pool:
 
     async def close(self) -> None:
         self._is_closed = True
-        for version in tuple(self._written):
-            await self.remove(version)
+        for version in self._versions.values():
+            if version.folder.exists():
+                await self.remove(version)
         for server in self._servers:
             await server.close()
         if self._is_temporary:
@@ -377,7 +433,7 @@ class _Attempts:
     def __init__(self, deadline: float | None) -> None:
         self._began = time.monotonic()
         self.seconds = None if deadline is None else max(0.0, deadline - self._began)
-        self.problem = "all slots of the server were taken, or it was loading the adapter"
+        self.problem = "all slots of the server were taken, or it was loading weights"
         self._server: VLLMServer | None = None
         self._num_failed = 0
         self._waited = 0.0
@@ -399,6 +455,18 @@ class _Attempts:
         if self._server is not None and not is_healthy:
             self.problem = f"{self._server.where} has stopped answering"
         return is_healthy
+
+
+def _write_all_weights(weights: Weights, folder: Path) -> None:
+    """Write the file that a server loads. Raises DiskError."""
+    try:
+        folder.mkdir(parents=True)
+        write_weights(weights, folder / WEIGHTS_FILE)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise DiskError(
+            f"the weights {folder} cannot be written: {error}. Free space, or choose another folder."
+        ) from error
 
 
 def _compare_servers(scores: Mapping[str, list[float]]) -> None:

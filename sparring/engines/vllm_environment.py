@@ -20,6 +20,10 @@ VERSION = "0.32.0"
 """The version of vLLM that Sparring was tested with."""
 CPU_TORCH = "2.13.0"
 """The version of torch that the CPU build of this vLLM was compiled for."""
+PLUGIN = Path(__file__).with_name("vllm_plugin")
+"""The folder of a plug-in of vLLM, with which servers replace all weights of their model. It must be on PYTHONPATH."""
+BACKEND = "sparring_files"
+"""The name of the plug-in in `--weight-transfer-config`."""
 _INSTALLED = "installed-by-sparring"
 """The file that `install_vllm` writes last: the device for which it installed vLLM."""
 

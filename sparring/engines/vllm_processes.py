@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 import httpx
 
-from sparring.engines.vllm_environment import Device, find_vllm
+from sparring.engines.vllm_environment import BACKEND, PLUGIN, Device, find_vllm
 from sparring.errors import ServiceError
 from sparring.runtime.keeper import wrap_in_keeper
 from sparring.runtime.logs import get_logger
@@ -48,9 +49,10 @@ class ServerSettings:
     num_servers: int = 1
     max_model_len: int
     """The largest number of tokens of a turn, with its prompt."""
-    lora_rank: int
-    num_adapters: int
-    """The number of versions of the weights that turns use at once."""
+    lora_rank: int | None
+    """The rank of the adapters, or None if each version of the weights replaces all weights of the model."""
+    num_adapters: int = 1
+    """The number of adapters that turns use at once."""
     max_running: int
     """The number of turns that a server decodes at once."""
     extra_arguments: tuple[str, ...] = ()
@@ -60,16 +62,8 @@ class ServerSettings:
 def build_arguments(settings: ServerSettings, device: Device) -> list[str]:
     """Return the arguments of `vllm serve`, without address and port. Raises ServiceError for a rank that vLLM does not
     support."""
-    rank = next((one for one in _LORA_RANKS if one >= settings.lora_rank), None)
-    if rank is None:
-        raise ServiceError(
-            f"model.lora_rank = {settings.lora_rank}, but vLLM supports ranks up to {_LORA_RANKS[-1]}; lower it."
-        )
-    arguments = ["serve", settings.model, "--enable-lora", "--enable-scale-out"]
+    arguments = ["serve", settings.model, "--enable-scale-out", *_build_weight_arguments(settings)]
     options = {
-        "max-lora-rank": rank,
-        "max-loras": settings.num_adapters,
-        "max-cpu-loras": settings.num_adapters,
         "max-model-len": settings.max_model_len,
         "max-num-seqs": settings.max_running,
         "logprobs-mode": "processed_logprobs",
@@ -83,6 +77,19 @@ def build_arguments(settings: ServerSettings, device: Device) -> list[str]:
     for name, value in options.items():
         arguments += [f"--{name}", str(value)]
     return [*arguments, *settings.extra_arguments]
+
+
+def _build_weight_arguments(settings: ServerSettings) -> list[str]:
+    """Return the arguments that let a running server receive weights."""
+    if settings.lora_rank is None:
+        return ["--weight-transfer-config", json.dumps({"backend": BACKEND})]
+    rank = next((one for one in _LORA_RANKS if one >= settings.lora_rank), None)
+    if rank is None:
+        raise ServiceError(
+            f"model.lora_rank = {settings.lora_rank}, but vLLM supports ranks up to {_LORA_RANKS[-1]}; lower it."
+        )
+    number = str(settings.num_adapters)
+    return ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", number, "--max-cpu-loras", number]
 
 
 @final
@@ -109,7 +116,11 @@ class LocalServers:
             _Server(
                 arguments,
                 folder / f"vllm-{number}.log",
-                _build_variables(device, self.api_key, visible, number),
+                {
+                    "VLLM_API_KEY": self.api_key,
+                    **_weight_variables(settings),
+                    **_device_variables(device, visible, number),
+                },
             )
             for number in range(settings.num_servers)
         ]
@@ -243,16 +254,20 @@ class _Server:
             process.kill()
 
 
-def _build_variables(device: Device, api_key: str, visible: Sequence[str], number: int) -> dict[str, str]:
-    """Return the environment variables of server `number`.
+def _weight_variables(settings: ServerSettings) -> Mapping[str, str]:
+    """Return the environment variables that let a running server receive weights."""
+    if settings.lora_rank is not None:
+        return {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
+    paths = [str(PLUGIN), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _device_variables(device: Device, visible: Sequence[str], number: int) -> Mapping[str, str]:
+    """Return the environment variables of server `number` that concern its device.
 
     If the machine has several GPUs, the first one stays with the learner, and the servers get the others in turn.
     """
-    variables = {
-        "VLLM_API_KEY": api_key,
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
+    variables = {"VLLM_NO_USAGE_STATS": "1"}
     if device == "cpu":
         threads = os.environ.get("OMP_NUM_THREADS", "1")
         defaults = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": threads}

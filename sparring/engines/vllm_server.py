@@ -1,7 +1,9 @@
 """One vLLM server: the routes that the engine uses, and the checks of its settings.
 
-The routes are those of vLLM 0.32: `/inference/v1/generate` (token ids in and out), `/v1/load_lora_adapter`,
-`/v1/unload_lora_adapter`, `/v1/models` and `/health`.
+The routes are those of vLLM 0.32: `/inference/v1/generate` (token ids in and out), `/v1/models` and `/health`. Each
+version of the weights is an adapter of its own (`/v1/load_lora_adapter`, `/v1/unload_lora_adapter`), or it replaces all
+weights of the model (`/pause`, `/start_weight_update`, `/update_weights`, `/finish_weight_update`, `/resume`,
+`/weight_info`).
 """
 
 from __future__ import annotations
@@ -10,21 +12,22 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 import httpx
 
+from sparring.engines.vllm_environment import BACKEND, PLUGIN
 from sparring.errors import DataError, InfrastructureError, ServiceError
 from sparring.protocols import TokenCallback
 from sparring.runtime.remote import CONNECT_SECONDS, headers_of, unreachable
 from sparring.types import Json, SampleRequest
 
 LOAD_SECONDS = 600.0
-"""The longest time that loading an adapter, or scoring one id, may take."""
+"""The longest time that loading weights, or scoring one id, may take."""
 UNLOAD_SECONDS = 30.0
 TURN_SECONDS = 3600.0
 """The longest time for which a server may send nothing during a turn without a deadline."""
@@ -48,9 +51,14 @@ MOST_BIASED = -1e-5
 """The largest log-probability with a bias from which the bias can be subtracted in single precision."""
 _MISSING_LOGPROB = -9999.0
 """The value that vLLM sends instead of a log-probability that is not finite."""
+_FOR_TOKENS = "--enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm"
 HOW_TO_START = (
     "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora --max-lora-rank RANK "
-    "--enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm"
+    f"{_FOR_TOKENS}"
+)
+HOW_TO_START_WITHOUT_ADAPTERS = (
+    f"start it with PYTHONPATH={PLUGIN} VLLM_SERVER_DEV_MODE=1 vllm serve MODEL "
+    f"""--weight-transfer-config '{{"backend": "{BACKEND}"}}' {_FOR_TOKENS}"""
 )
 
 
@@ -67,18 +75,39 @@ class Generation:
     finish_reason: str
     num_cached: int
     """The number of prompt tokens that the server had in its cache, or 0 if it does not report the number."""
+    versions: tuple[tuple[str, int], ...]
+    """The names of the weights, each with the number of tokens that were sampled with them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """The base model of a server."""
+
+    name: str
+    """The name by which requests select it."""
+    source: str
+    """The folder, or the name on a hub, from which it was loaded."""
+    max_context_tokens: int
 
 
 @final
 class VLLMServer:
-    """The client of one server. Raises ServiceError if it does not answer, or lacks a setting that sampling needs."""
+    """The client of one server. Raises ServiceError if it does not answer, or lacks a setting that sampling needs.
 
-    def __init__(self, base_url: str, *, api_key: str | None = None, max_running: int = 64) -> None:
+    With `has_adapters`, each version of the weights is an adapter, and the server holds several. Otherwise, it holds one
+    version, which replaces all weights of its model.
+    """
+
+    def __init__(
+        self, base_url: str, *, api_key: str | None = None, max_running: int = 64, has_adapters: bool = True
+    ) -> None:
         self._base_url = base_url.rstrip("/").removesuffix("/v1")
         self.where = f"the vLLM server at {self._base_url}"
         self.slots = asyncio.Semaphore(max_running)
         self._headers = headers_of(api_key)
-        self.model, self.max_context_tokens = check_server(self._base_url, self._headers)
+        self._has_adapters = has_adapters
+        self._how_to_start = HOW_TO_START if has_adapters else HOW_TO_START_WITHOUT_ADAPTERS
+        self.base = check_server(self._base_url, self._headers, has_adapters=has_adapters)
         self._client = httpx.AsyncClient(
             base_url=self._base_url,
             headers=self._headers,
@@ -88,6 +117,10 @@ class VLLMServer:
             ),
         )
         self._adapters: set[str] = set()
+        self._weights: str | None = None
+        """Without adapters: the name of the weights that the server has, or None if it may have others."""
+        self._sent: set[str] = set()
+        """Without adapters: the names of all weights that this client has loaded."""
         self._loading = asyncio.Lock()
         self._down_until, self._num_failures = 0.0, 0
 
@@ -101,37 +134,59 @@ class VLLMServer:
         """Whether the last request failed."""
         return self._num_failures > 0
 
-    async def generate(self, model: str, request: SampleRequest, on_token: TokenCallback | None) -> Generation:
-        """Sample one turn. Raises Unanswered if it may be sampled again, and InfrastructureError if it may not."""
-        body = _generate_body(model, request, stream=on_token is not None)
+    async def generate(self, name: str, request: SampleRequest, on_token: TokenCallback | None) -> Generation:
+        """Sample one turn with the weights of this name. Raises Unanswered if it may be sampled again, and
+        InfrastructureError if it may not."""
+        body = self._select(name) | _generate_body(request, stream=on_token is not None)
         if on_token is None:
-            answer = await self._post("/inference/v1/generate", body, model=model, seconds=TURN_SECONDS)
-            return _read_generation([answer], answer.get("usage"), self.where)
+            answer = await self._post("/inference/v1/generate", body, name=name, seconds=TURN_SECONDS)
+            return self._read([answer], answer.get("usage"), name)
         chunks: list[Mapping[str, Any]] = []
         num_delivered = 0
         try:
-            async with aclosing(self._chunks(body, model)) as arriving:
+            async with aclosing(self._chunks(body, name)) as arriving:
                 async for chunk, tokens in arriving:
                     chunks.append(chunk)
                     for token in tokens:
                         num_delivered += 1
                         on_token(token)
-            return _read_generation(chunks, None, self.where)
+            return self._read(chunks, None, name)
         except Unanswered as failure:
             if num_delivered:  # the caller has tokens, which another answer would not continue
                 raise InfrastructureError(f"{failure}.") from failure
             raise
 
-    async def _chunks(
-        self, body: Mapping[str, Json], model: str
-    ) -> AsyncGenerator[tuple[Mapping[str, Any], list[int]]]:
+    def _select(self, name: str) -> dict[str, Json]:
+        """Return the fields of a request that select the weights of this name.
+
+        Without adapters, the cache of prompts does not depend on the weights, so each version gets a salt of its own.
+        """
+        return {"model": name} if self._has_adapters else {"model": self.base.name, "cache_salt": name}
+
+    def _read(self, chunks: Sequence[Mapping[str, Any]], usage: Any, name: str) -> Generation:
+        """Return an answer with the names of its weights. Raises the errors of `_read_generation`."""
+        generation = _read_generation(chunks, usage, self.where)
+        if self._has_adapters:
+            return replace(generation, versions=((name, len(generation.token_ids)),))
+        self._check_names(one for one, _ in generation.versions)
+        if sum(number for _, number in generation.versions) != len(generation.token_ids):
+            raise InfrastructureError(f"{self.where} did not report with which weights it sampled each token.")
+        return generation
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        """Raise Unanswered if an answer was sampled with weights that this client has not loaded."""
+        for strange in set(names) - self._sent:
+            self._weights = None  # the server was started again
+            raise Unanswered(f"{self.where} sampled with the weights {strange!r}, which this run did not load")
+
+    async def _chunks(self, body: Mapping[str, Json], name: str) -> AsyncGenerator[tuple[Mapping[str, Any], list[int]]]:
         """Yield the chunks of a streamed turn with their tokens. Raises Unanswered if the stream breaks off."""
         timeout = httpx.Timeout(TURN_SECONDS, connect=CONNECT_SECONDS)
         try:
             async with self._client.stream("POST", "/inference/v1/generate", json=body, timeout=timeout) as response:
                 if response.status_code != 200:
                     await response.aread()
-                    self._raise_for(response, model)
+                    self._raise_for(response, name)
                 async for line in response.aiter_lines():
                     if line.startswith("data:") and not line.endswith("[DONE]"):
                         chunk = json.loads(line.removeprefix("data:"))
@@ -140,7 +195,7 @@ class VLLMServer:
             raise self._failed(f"{self.where} broke off a turn ({type(error).__name__} {error})") from error
         self._num_failures = 0
 
-    async def score(self, model: str, token_ids: Sequence[int], temperature: float) -> list[float]:
+    async def score(self, name: str, token_ids: Sequence[int], temperature: float) -> list[float]:
         """Return the log-probability of each id except the first.
 
         Each id is requested as a next token. vLLM 0.32 can also return the log-probabilities of a prompt, but with an
@@ -148,19 +203,21 @@ class VLLMServer:
         """
         places = range(1, len(token_ids))
         return list(
-            await asyncio.gather(*(self._score_one(model, token_ids, one, temperature or 1.0) for one in places))
+            await asyncio.gather(*(self._score_one(name, token_ids, one, temperature or 1.0) for one in places))
         )
 
-    async def _score_one(self, model: str, token_ids: Sequence[int], place: int, temperature: float) -> float:
+    async def _score_one(self, name: str, token_ids: Sequence[int], place: int, temperature: float) -> float:
         """Return the log-probability of one id, given the ids before it.
 
         A server reports at most 20 tokens. If the id is not among them, a larger bias raises its logit until it is; the
         bias is then subtracted.
         """
         for bias in BIASES:
-            body = _score_body(model, token_ids, place, temperature=temperature, bias=bias)
-            answer = await self._post("/inference/v1/generate", body, model=model, seconds=LOAD_SECONDS)
+            body = self._select(name) | _score_body(token_ids, place, temperature=temperature, bias=bias)
+            answer = await self._post("/inference/v1/generate", body, name=name, seconds=LOAD_SECONDS)
             try:
+                if not self._has_adapters:
+                    self._check_names(one for one, _ in _read_versions(answer["choices"][0]))
                 reported = _find_logprob(answer, token_ids[place])
             except (LookupError, TypeError, ValueError) as error:
                 raise InfrastructureError(f"{self.where} returned no log-probabilities: {error!r}.") from error
@@ -195,6 +252,51 @@ class VLLMServer:
         with suppress(Unanswered):
             await self._send("/v1/unload_lora_adapter", {"lora_name": name}, seconds=UNLOAD_SECONDS)
 
+    async def load_weights(self, find_newest: Callable[[], tuple[str, Path]]) -> str:
+        """Replace all weights with the newest ones unless this server has them, and return their name.
+
+        `find_newest` returns the name and the file of the newest weights. Running turns pause, and continue with the new
+        weights; other turns wait for this method. Raises Unanswered, and ServiceError if the server refuses them.
+        """
+        async with self._loading:
+            name, file = find_newest()
+            if name == self._weights:
+                return name
+            self._weights = None
+            if name not in self._sent or await self._read_name() != name:
+                # The cache is cleared, so that turns that continue compute all keys and values with the new weights.
+                await self._command("/pause?mode=keep&clear_cache=true")
+                # The server refuses a second start if an earlier update was interrupted; this one then completes it.
+                with suppress(Unanswered, ServiceError):
+                    await self._command("/start_weight_update")
+                await self._command("/update_weights", {"update_info": {"path": str(file)}})
+                await self._command("/finish_weight_update", {"weight_version": name})
+                self._sent.add(name)
+            await self._command("/resume")
+            self._weights = name
+            return name
+
+    async def _read_name(self) -> str | None:
+        """Return the name of the weights that the server has."""
+        try:
+            response = await self._client.get("/weight_info", timeout=LOAD_SECONDS)
+        except (httpx.HTTPError, RuntimeError) as error:  # a RuntimeError if the client is closed
+            raise self._failed(unreachable(self.where, error)) from error
+        return response.json()["weight_version"] if response.status_code == 200 else None
+
+    async def _command(self, path: str, body: Mapping[str, Json] | None = None) -> None:
+        """Send a request that changes the weights. Raises Unanswered, and ServiceError if the server refuses it."""
+        # After an error on these routes, a server closes the connection, and a request that follows on it would fail.
+        response = await self._send(path, body or {}, seconds=LOAD_SECONDS, headers={"Connection": "close"})
+        if response.status_code != 200:
+            problem = (
+                f"{self.where} cannot replace its weights ({path.partition('?')[0]}: status {response.status_code}: "
+                f"{response.text[:300]}). It must read the file of the weights; {self._how_to_start}"
+            )
+            # With this text, vLLM reports an exception of the back end.
+            is_refused = "collective_rpc method failed" in response.text
+            raise ServiceError(f"{problem}.") if is_refused else self._failed(problem)
+
     async def is_healthy(self) -> bool:
         """Return whether the server answers within `HEALTH_SECONDS`."""
         try:
@@ -206,38 +308,43 @@ class VLLMServer:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _post(self, path: str, body: Mapping[str, Json], *, model: str, seconds: float) -> Mapping[str, Any]:
+    async def _post(self, path: str, body: Mapping[str, Json], *, name: str, seconds: float) -> Mapping[str, Any]:
         response = await self._send(path, body, seconds=seconds)
         if response.status_code != 200:
-            self._raise_for(response, model)
+            self._raise_for(response, name)
         try:
             return response.json()
         except ValueError as error:
             raise self._failed(f"{self.where} sent an answer that is not JSON") from error
 
-    async def _send(self, path: str, body: Mapping[str, Json], *, seconds: float) -> httpx.Response:
+    async def _send(
+        self, path: str, body: Mapping[str, Json], *, seconds: float, headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
         try:
             timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
-            response = await self._client.post(path, json=body, timeout=timeout)
+            response = await self._client.post(path, json=body, timeout=timeout, headers=headers)
         except (httpx.HTTPError, RuntimeError) as error:  # a RuntimeError if the client is closed
             raise self._failed(unreachable(self.where, error)) from error
         if not _may_pass(response.status_code):
             self._num_failures = 0
         return response
 
-    def _raise_for(self, response: httpx.Response, model: str) -> None:
+    def _raise_for(self, response: httpx.Response, name: str) -> None:
         """Raise the error for a status other than 200."""
         status, text = response.status_code, response.text[:300]
-        if status == 404 and model in text:
-            self._adapters.discard(model)  # the server was started again
-            raise Unanswered(f"{self.where} does not have the adapter {model}")
+        if status == 404 and name in text:
+            self._adapters.discard(name)  # the server was started again
+            raise Unanswered(f"{self.where} does not have the adapter {name}")
         if _may_pass(status):
             raise self._failed(f"{self.where} answered status {status}: {text}")
         if status in (401, 403, 404):
-            raise ServiceError(f"{self.where} answered status {status}: {text}. Check the key, or {HOW_TO_START}.")
+            raise ServiceError(
+                f"{self.where} answered status {status}: {text}. Check the key, or {self._how_to_start}."
+            )
         raise DataError(f"{self.where} refused a turn with status {status}: {text}.")
 
     def _failed(self, problem: str) -> Unanswered:
+        self._weights = None  # it may have ended, and may have been started again
         self._down_until = time.monotonic() + min(REST_SECONDS * 2**self._num_failures, LONGEST_REST_SECONDS)
         self._num_failures = min(self._num_failures + 1, 10)
         return Unanswered(problem)
@@ -248,12 +355,13 @@ def _may_pass(status: int) -> bool:
     return status in (408, 429) or status >= 500
 
 
-def check_server(base_url: str, headers: Mapping[str, str]) -> tuple[str, int]:
-    """Return the base model and the largest number of tokens of a turn.
+def check_server(base_url: str, headers: Mapping[str, str], *, has_adapters: bool) -> ServedModel:
+    """Return the base model.
 
-    Raises ServiceError if the server does not answer, has no route for token ids or adapters, or reports
+    Raises ServiceError if the server does not answer, has no route for token ids or weights, or reports
     log-probabilities from before the temperature is applied.
     """
+    how_to_start = HOW_TO_START if has_adapters else HOW_TO_START_WITHOUT_ADAPTERS
     where = f"the vLLM server at {base_url}"
     try:
         with httpx.Client(
@@ -265,10 +373,18 @@ def check_server(base_url: str, headers: Mapping[str, str]) -> tuple[str, int]:
                     f"{where} answered status {models.status_code} to /v1/models. Check address and key."
                 )
             base = next(one for one in models.json()["data"] if not one.get("parent"))
-            if client.post("/v1/load_lora_adapter", json={}).status_code in (404, 405):
-                raise ServiceError(f"{where} loads no adapters while it runs; {HOW_TO_START}.")
-            _check_logprobs(client, base["id"], where)
-            return str(base.get("root") or base["id"]), int(base["max_model_len"])
+            if has_adapters and client.post("/v1/load_lora_adapter", json={}).status_code in (404, 405):
+                raise ServiceError(f"{where} loads no adapters while it runs; {how_to_start}.")
+            if not has_adapters:
+                if client.post("/init_weight_transfer_engine", json={"init_info": {}}).status_code != 200:
+                    raise ServiceError(f"{where} cannot replace its weights while it runs; {how_to_start}.")
+                client.post("/resume")  # a run that ended during an update leaves it paused
+            _check_logprobs(client, base["id"], where, how_to_start)
+            return ServedModel(
+                name=base["id"],
+                source=str(base.get("root") or base["id"]),
+                max_context_tokens=int(base["max_model_len"]),
+            )
     except httpx.HTTPError as error:
         raise ServiceError(f"{unreachable(where, error)}. Start it, and check the address.") from error
     except (
@@ -283,7 +399,7 @@ def check_server(base_url: str, headers: Mapping[str, str]) -> tuple[str, int]:
         raise ServiceError(f"{where} does not answer as vLLM 0.32 does ({error!r}); check the address.") from error
 
 
-def _check_logprobs(client: httpx.Client, model: str, where: str) -> None:
+def _check_logprobs(client: httpx.Client, model: str, where: str, how_to_start: str) -> None:
     """Raise ServiceError unless the log-probability of a sampled token is computed after the temperature is applied.
 
     At a small temperature it is near 0, while the log-probability at temperature 1 usually is not.
@@ -295,26 +411,26 @@ def _check_logprobs(client: httpx.Client, model: str, where: str) -> None:
         if sampled.status_code != 200:
             raise ServiceError(
                 f"{where} answered status {sampled.status_code} to token ids: {sampled.text[:200]}. To fix this, "
-                f"{HOW_TO_START}."
+                f"{how_to_start}."
             )
         first = _read_generation([sampled.json()], None, where)
-        body = _score_body(model, [*prompt, *first.token_ids], len(prompt))
+        body = {"model": model} | _score_body([*prompt, *first.token_ids], len(prompt))
         before = _find_logprob(client.post("/inference/v1/generate", json=body).json(), first.token_ids[0])
         if before is not None and before < -0.05:
             if abs(first.logprobs[0] - before) < 1e-3:
                 raise ServiceError(
-                    f"{where} reports log-probabilities from before the temperature is applied; {HOW_TO_START}."
+                    f"{where} reports log-probabilities from before the temperature is applied; {how_to_start}."
                 )
             return
 
 
-def _generate_body(model: str, request: SampleRequest, *, stream: bool) -> dict[str, Json]:
+def _generate_body(request: SampleRequest, *, stream: bool) -> dict[str, Json]:
     sampling = request.sampling
     parameters = _sampling_params(temperature=sampling.temperature, max_tokens=sampling.max_tokens, seed=request.seed)
     parameters["stop_token_ids"] = sorted(request.stop_ids)
     if request.stop_texts:
         parameters |= {"stop": list(request.stop_texts), "detokenize": True}
-    return {"model": model, "token_ids": list(request.prompt_ids), "sampling_params": parameters, "stream": stream}
+    return {"token_ids": list(request.prompt_ids), "sampling_params": parameters, "stream": stream}
 
 
 def _sampling_params(*, temperature: float, max_tokens: int, seed: int) -> dict[str, Json]:
@@ -333,13 +449,13 @@ def _sampling_params(*, temperature: float, max_tokens: int, seed: int) -> dict[
 
 
 def _score_body(
-    model: str, token_ids: Sequence[int], place: int, *, temperature: float = 1.0, bias: float = 0.0
+    token_ids: Sequence[int], place: int, *, temperature: float = 1.0, bias: float = 0.0
 ) -> dict[str, Json]:
     """Return a request for the likeliest tokens at `place`, with a bias on its id, in units of the scaled logits."""
     parameters = _sampling_params(temperature=temperature, max_tokens=1, seed=0) | {"logprobs": MOST_LOGPROBS}
     if bias:
         parameters["logit_bias"] = {str(token_ids[place]): bias * temperature}
-    return {"model": model, "token_ids": list(token_ids[:place]), "sampling_params": parameters}
+    return {"token_ids": list(token_ids[:place]), "sampling_params": parameters}
 
 
 def _find_logprob(answer: Mapping[str, Any], token: int) -> float | None:
@@ -360,12 +476,14 @@ def _read_generation(chunks: Sequence[Mapping[str, Any]], usage: Any, where: str
     """Return the tokens of an answer, or of its chunks. Raises Unanswered for an incomplete answer, and
     InfrastructureError if a log-probability is missing or not finite."""
     tokens, logprobs, finish = list[int](), list[float](), None
+    versions: tuple[tuple[str, int], ...] = ()
     try:
         for choice in (one for chunk in chunks for one in chunk["choices"]):
             tokens += choice["token_ids"] or ()
             content = (choice["logprobs"] or {}).get("content") or ()
             logprobs += [float(one["logprob"]) for one in content if one["token_id"] >= 0]
             finish = choice["finish_reason"] or finish
+            versions = _read_versions(choice) or versions
         num_cached = int(((usage or {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise InfrastructureError(f"{where} sent an answer that cannot be read: {error!r}.") from error
@@ -373,4 +491,16 @@ def _read_generation(chunks: Sequence[Mapping[str, Any]], usage: Any, where: str
         raise Unanswered(f"{where} ended a turn with {finish!r} after {len(tokens)} tokens")
     if len(logprobs) != len(tokens) or any(not math.isfinite(one) or one <= _MISSING_LOGPROB for one in logprobs):
         raise InfrastructureError(f"{where} returned no valid log-probability for each sampled token.")
-    return Generation(token_ids=tuple(tokens), logprobs=tuple(logprobs), finish_reason=finish, num_cached=num_cached)
+    return Generation(
+        token_ids=tuple(tokens),
+        logprobs=tuple(logprobs),
+        finish_reason=finish,
+        num_cached=num_cached,
+        versions=versions,
+    )
+
+
+def _read_versions(choice: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """Return the names of the weights that sampled an answer, each with its number of tokens."""
+    spans = choice.get("weight_versions") or ()
+    return tuple((str(one["version"]), one["end"] - one["start"]) for one in spans if one["end"] > one["start"])

@@ -22,10 +22,9 @@ def save_adapter(policy: Policy, directory: Path, *, base_model: str) -> None:
 
 
 def save_base(policy: Policy, directory: Path) -> None:
-    """Write the untrained base model of an adapter, and the tokenizer. The policy is not changed."""
+    """Write the model without its adapter, and the tokenizer. The policy is not changed."""
     module = policy.module
-    assert policy.lora_config is not None, "this policy has no adapter"
-    _save(copy.deepcopy(module).unload(), policy, directory)
+    _save(module if policy.lora_config is None else copy.deepcopy(module).unload(), policy, directory)
 
 
 def save_merged(policy: Policy, directory: Path) -> None:

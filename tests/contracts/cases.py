@@ -216,6 +216,19 @@ def vllm_cases() -> Iterator[EngineCases]:
 
 
 @contextmanager
+def vllm_cases_of_all_weights() -> Iterator[EngineCases]:
+    """The engine over the routes of vLLM, with all weights of the model."""
+    with process("vllm of all weights") as (address,), tempfile.TemporaryDirectory() as folder:
+
+        def build() -> EngineCase:
+            first, second = weights_of(0), weights_of(1)
+            engine = VLLMEngine([address], shape=None, folder=Path(folder) / "run", weights=first, max_running=1)
+            return EngineCase(engine, first, second)
+
+        yield EngineCases(build, build)
+
+
+@contextmanager
 def torch_learner_cases() -> Iterator[LearnerCases]:
     yield LearnerCases(LearnerCase(torch_learner, True), LearnerCase(partial(torch_learner, lora=False), False))
 
@@ -242,6 +255,7 @@ ENGINES: Mapping[str, Callable[[], AbstractContextManager[EngineCases]]] = {
     "scripted": scripted_cases,
     "remote": remote_cases,
     "vllm": vllm_cases,
+    "vllm of all weights": vllm_cases_of_all_weights,
 }
 LEARNERS: Mapping[str, Callable[[], AbstractContextManager[LearnerCases]]] = {
     "torch": torch_learner_cases,

@@ -19,8 +19,8 @@ from tests.contracts.vllm_routes import VLLMRoutes
 def app_of(kind: str) -> Starlette:
     if "learner" in kind:
         return learner_app(cases.torch_learner(lora=kind == "learner"))
-    if kind == "vllm":
-        policy = cases.make_policy(lora=True)
+    if "vllm" in kind:
+        policy = cases.make_policy(lora=kind == "vllm")
         engine = cases.TorchEngine(policy, policy.snapshot(), max_running=1, kv_cache_tokens=1024)
         return VLLMRoutes(cases.slow_down(engine)).app
     weights = cases.torch_learner().export_weights()

@@ -15,7 +15,7 @@ from sparring.config.sections import ENGINE_CAPABILITIES
 from sparring.errors import ConstraintError, InfrastructureError, PolicyTimeout
 from sparring.types import Completion, Constraint, EngineCapabilities, StopReason
 from tests.contracts.cases import CONTEXT, LETTERS, SLOW, STOP, VOCAB, EngineCase
-from tests.contracts.scenarios import PROMPT, Scenario, asked, started
+from tests.contracts.scenarios import PROMPT, Scenario, asked, require, started
 
 
 def test_a_completion_adds_up(run: Callable[[Scenario], Any]) -> None:
@@ -88,6 +88,7 @@ def test_loaded_weights_are_those_of_later_turns(run: Callable[[Scenario], Any])
 
 def test_a_turn_that_runs_keeps_its_weights(run: Callable[[Scenario], Any]) -> None:
     async def scenario(case: EngineCase) -> tuple[int, str, Completion]:
+        require(case.engine, "holds_several_weights")
         version = case.engine.policy_version
         turn = await started(case.engine, asked((SLOW, 1, 2), max_tokens=15))
         await case.engine.load_weights(case.second, version + 1)
@@ -96,6 +97,28 @@ def test_a_turn_that_runs_keeps_its_weights(run: Callable[[Scenario], Any]) -> N
     version, fingerprint, completion = run(scenario)
     assert completion.fingerprint == fingerprint
     assert {number for number, _ in completion.versions} == {version}
+
+
+def test_a_turn_continues_with_the_newest_weights_if_an_engine_holds_one_version(
+    run: Callable[[Scenario], Any],
+) -> None:
+    async def scenario(case: EngineCase) -> tuple[Completion, int, str, list[float]]:
+        if case.engine.capabilities.holds_several_weights:
+            pytest.skip("it holds several versions")
+        prompt, version = (SLOW, 1, 2), case.engine.policy_version
+        turn = await started(case.engine, asked(prompt, max_tokens=15))
+        await case.engine.load_weights(case.second, version + 1)
+        completion = await turn
+        scored = await case.engine.logprobs([*prompt, *completion.token_ids])
+        return completion, version, case.second.fingerprint, scored[len(prompt) - 1 :]
+
+    completion, version, fingerprint, scored = run(scenario)
+    (first, num_before), (second, num_after) = completion.versions
+    assert (first, second, num_before + num_after) == (version, version + 1, 15)
+    assert completion.fingerprint == fingerprint
+    # `scored` are the log-probabilities under the second weights, which sampled only the later tokens.
+    assert completion.sampled_logprobs[num_before:] == pytest.approx(scored[num_before:], abs=1e-4)
+    assert completion.sampled_logprobs[:num_before] != pytest.approx(scored[:num_before], abs=1e-2)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -157,6 +180,7 @@ def test_a_grammar_is_followed_or_refused_before_anything_is_sampled(run: Callab
 
 def test_a_frozen_policy_keeps_its_weights(run: Callable[[Scenario], Any]) -> None:
     async def scenario(case: EngineCase) -> list[Completion]:
+        require(case.engine, "holds_several_weights")
         frozen, later = case.engine.freeze(case.first), case.engine.freeze()
         await later.load_weights(case.second, 0)
         await case.engine.load_weights(case.second, case.engine.policy_version + 1)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,36 @@ from starlette.routing import Route
 
 from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import InfrastructureError
-from sparring.types import Completion, SampleRequest, Sampling, Weights
+from sparring.models.policy import fingerprint
+from sparring.types import Completion, SampleRequest, Sampling, StopReason, Weights
 
 MAX_TOKENS = "max_model_len"
 VOCAB = 60
 
 
+@dataclass(frozen=True)
+class Sampled:
+    """A turn, and the names of the weights that sampled it, each with its number of tokens."""
+
+    completion: Completion
+    versions: list[tuple[str, int]]
+
+
 class VLLMRoutes:
-    """An application with the routes, and the adapters that were loaded. `faults` changes its answers, by name; the path
-    of a route is the name of a fault, too, and its value the status of every answer."""
+    """An application with the routes, the adapters that were loaded, and the weights of the model. `faults` changes its
+    answers, by name; the path of a route is the name of a fault, too, and its value the status of every answer."""
 
     def __init__(self, engine: TorchEngine, faults: Mapping[str, Any] | None = None) -> None:
         self.engine = engine
         self.adapters: dict[str, Any] = {}
         self.unloaded: list[str] = []
+        self.weights: tuple[str, Any] = ("default", None)
+        """The name of the model's weights, and the weights, or None for those that the server started with."""
+        self.next_weights: Any = None
+        self.salts: list[str | None] = []
+        """The salts of the turns."""
+        self.paused, self.resumed = asyncio.Event(), asyncio.Event()
+        self.resumed.set()
         self.faults: dict[str, Any] = dict(faults or {})
         self.num_turns = 0
         self.app = Starlette(
@@ -45,6 +62,13 @@ class VLLMRoutes:
                 Route("/v1/load_lora_adapter", self.load, methods=["POST"]),
                 Route("/v1/unload_lora_adapter", self.unload, methods=["POST"]),
                 Route("/inference/v1/generate", self.generate, methods=["POST"]),
+                Route("/init_weight_transfer_engine", self.command, methods=["POST"]),
+                Route("/pause", self.pause, methods=["POST"]),
+                Route("/start_weight_update", self.command, methods=["POST"]),
+                Route("/update_weights", self.update_weights, methods=["POST"]),
+                Route("/finish_weight_update", self.finish_update, methods=["POST"]),
+                Route("/resume", self.resume, methods=["POST"]),
+                Route("/weight_info", lambda request: JSONResponse({"weight_version": self.weights[0]})),
                 Route("/faults", self.set_faults, methods=["POST"]),
             ]
         )
@@ -88,10 +112,49 @@ class VLLMRoutes:
         del self.adapters[name]
         return Response(f"Success: LoRA adapter '{name}' removed successfully.")
 
+    async def command(self, request: Request) -> Response:
+        status = self.faults.get(request.url.path, 200)
+        return JSONResponse({"message": "no" if status != 200 else "yes"}, status)
+
+    async def pause(self, request: Request) -> Response:
+        assert dict(request.query_params) == {"mode": "keep", "clear_cache": "true"}
+        self.resumed.clear()
+        self.paused.set()
+        return JSONResponse({"status": "paused"})
+
+    async def update_weights(self, request: Request) -> Response:
+        assert self.paused.is_set()
+        if self.faults.get("update_errors", 0) > 0:
+            self.faults["update_errors"] -= 1
+            return JSONResponse({"error": {"message": "engine is dead"}}, 500)
+        if self.faults.get("refuses_weights"):
+            return JSONResponse({"error": {"message": "Call to collective_rpc method failed: no such file"}}, 500)
+        await asyncio.sleep(self.faults.get("update_seconds", 0.0))
+        tensors = load_file((await request.json())["update_info"]["path"])
+        if self.faults.get("wrong_weights"):
+            tensors = {name: -tensor for name, tensor in tensors.items()}
+        weights = Weights(tensors=tensors, fingerprint=fingerprint(tensors))
+        self.next_weights = await asyncio.to_thread(self.engine.keep, weights, 0)
+        return JSONResponse({"message": "Weights updated"})
+
+    async def finish_update(self, request: Request) -> Response:
+        self.weights = ((await request.json())["weight_version"], self.next_weights)
+        return JSONResponse({"message": "Weight update finished"})
+
+    async def resume(self, request: Request) -> Response:
+        self.paused.clear()
+        self.resumed.set()
+        return JSONResponse({"status": "resumed"})
+
+    def _weights_of(self, model: str) -> tuple[str, Any]:
+        return self.weights if model == "base" else ("default", self.adapters.get(model))
+
     async def generate(self, request: Request) -> Response:
         if status := self.faults.get(request.url.path):
             return JSONResponse({"error": {"message": "no"}}, status)
         body = await request.json()
+        if body["model"] == "base" and self.faults.pop("forgets", False):
+            self.weights = ("default", None)
         if body["model"] != "base" and (self.faults.get("forgets") or body["model"] not in self.adapters):
             self.adapters.pop(body["model"], None)
             self.faults.pop("forgets", None)
@@ -107,6 +170,7 @@ class VLLMRoutes:
         if body["sampling_params"]["logprobs"] > 0:
             return JSONResponse(await self._likeliest(body))
         self.num_turns += 1
+        self.salts.append(body.get("cache_salt"))
         if body.get("stream"):
             return StreamingResponse(self._stream(body), media_type="text/event-stream")
         turn = asyncio.create_task(self._sample(body, None))
@@ -116,30 +180,72 @@ class VLLMRoutes:
         if not turn.done():
             turn.cancel()
             return Response(status_code=499)
-        completion = turn.result()
+        completion, versions = turn.result().completion, turn.result().versions
         if self.faults.get("raw_logprobs"):
-            ids, version = [*body["token_ids"], *completion.token_ids], self.adapters.get(body["model"])
+            ids, version = [*body["token_ids"], *completion.token_ids], self._weights_of(body["model"])[1]
             scores = await self.engine.logprobs(ids, 1.0, frozen=version)
             completion = replace(completion, sampled_logprobs=tuple(scores[-len(completion.token_ids) :]))
-        return JSONResponse(self._answer(completion))
+        return JSONResponse(self._answer(completion, versions))
 
     async def _wait_until_gone(self, request: Request) -> None:
         while not await request.is_disconnected():  # noqa: ASYNC110 - there is no event for this
             await asyncio.sleep(0.05)
 
-    async def _sample(self, body: Mapping[str, Any], on_token: Any) -> Completion:
-        parameters = body["sampling_params"]
-        return await self.engine.sample(
-            SampleRequest(
-                session_id=f"fake-{self.num_turns}",
-                prompt_ids=tuple(body["token_ids"]),
-                sampling=Sampling(temperature=parameters["temperature"], max_tokens=parameters["max_tokens"]),
-                stop_ids=frozenset(parameters.get("stop_token_ids", ())),
-                stop_texts=tuple(parameters.get("stop", ())),
-                seed=parameters["seed"],
-            ),
-            on_token,
-            frozen=self.adapters.get(body["model"]),
+    async def _sample(self, body: Mapping[str, Any], on_token: Callable[[int], None] | None) -> Sampled:
+        """Sample a turn in parts, each with the weights that the server has when it begins."""
+        parts: list[Completion] = []
+        versions: list[tuple[str, int]] = []
+        while True:
+            await self.resumed.wait()
+            name, weights = self._weights_of(body["model"])
+            known = [token for part in parts for token in part.token_ids]
+            part = await self._sample_part(body, known, weights, on_token)
+            if part.token_ids:
+                parts.append(part)
+                versions.append((name, len(part.token_ids)))
+            if not part.fingerprint:
+                continue
+            logprobs = tuple(value for part in parts for value in part.sampled_logprobs)
+            return Sampled(replace(part, token_ids=(*known, *part.token_ids), sampled_logprobs=logprobs), versions)
+
+    async def _sample_part(
+        self, body: Mapping[str, Any], known: list[int], weights: Any, on_token: Callable[[int], None] | None
+    ) -> Completion:
+        """Sample until the turn or the server's work ends. In the second case, the fingerprint is empty."""
+        parameters, drawn = body["sampling_params"], list[int]()
+        temperature, num_left = parameters["temperature"], parameters["max_tokens"] - len(known)
+
+        def draw(token: int) -> None:
+            drawn.append(token)
+            if on_token is not None:
+                on_token(token)
+
+        request = SampleRequest(
+            session_id=f"fake-{self.num_turns}",
+            prompt_ids=(*body["token_ids"], *known),
+            sampling=Sampling(temperature=temperature, max_tokens=num_left),
+            stop_ids=frozenset(parameters.get("stop_token_ids", ())),
+            stop_texts=tuple(parameters.get("stop", ())),
+            seed=parameters["seed"] + len(known),
+        )
+        turn = asyncio.create_task(self.engine.sample(request, draw, frozen=weights))
+        pause = asyncio.create_task(self.paused.wait())
+        try:
+            await asyncio.wait({turn, pause}, return_when=asyncio.FIRST_COMPLETED)
+            if turn.done() or len(drawn) == num_left or request.stop_ids & {*drawn}:
+                return await turn
+        finally:
+            pause.cancel()
+            turn.cancel()
+        ids = tuple(drawn)
+        scores = await self.engine.logprobs([*request.prompt_ids, *ids], temperature, frozen=weights)
+        return Completion(
+            token_ids=ids,
+            sampled_logprobs=tuple(scores[len(request.prompt_ids) - 1 :]),
+            stop_reason=StopReason.LENGTH,
+            versions=(),
+            fingerprint="",
+            num_computed_tokens=0,
         )
 
     async def _stream(self, body: Mapping[str, Any]) -> AsyncIterator[str]:
@@ -158,18 +264,21 @@ class VLLMRoutes:
                 num_sent += 1
                 if num_sent > self.faults.get("truncates_after", 10**9):
                     return
-                yield self._chunk([token], None, None)
-            completion = turn.result()
-            content = self._logprobs(completion)
-            yield self._chunk([], content, completion.stop_reason.value)
+                yield self._chunk([token])
+            completion = turn.result().completion
+            choice = {
+                "finish_reason": completion.stop_reason.value,
+                "logprobs": {"content": self._logprobs(completion)},
+            }
+            yield self._chunk([], **choice, weight_versions=self._spans(turn.result().versions))
             yield "data: [DONE]\n\n"
         except InfrastructureError as error:
             yield f"data: {json.dumps({'error': {'message': str(error)}})}\n\n"
         finally:
             turn.cancel()
 
-    def _chunk(self, tokens: list[int], content: Any, finish: str | None) -> str:
-        choice = {"index": 0, "token_ids": tokens, "logprobs": {"content": content}, "finish_reason": finish}
+    def _chunk(self, tokens: list[int], **last: Any) -> str:
+        choice = {"index": 0, "token_ids": tokens, "logprobs": {"content": None}, "finish_reason": None, **last}
         return f"data: {json.dumps({'request_id': 'r', 'choices': [choice]})}\n\n"
 
     def _logprobs(self, completion: Completion) -> list[dict[str, Any]]:
@@ -181,7 +290,15 @@ class VLLMRoutes:
             for token, value in zip(completion.token_ids, values, strict=True)
         ]
 
-    def _answer(self, completion: Completion) -> dict[str, Any]:
+    def _spans(self, versions: list[tuple[str, int]]) -> list[dict[str, Any]] | None:
+        ends = list(accumulate(number for _, number in versions))
+        spans = [
+            {"version": name, "start": end - number, "end": end}
+            for (name, number), end in zip(versions, ends, strict=True)
+        ]
+        return None if self.faults.get("no_versions") else spans
+
+    def _answer(self, completion: Completion, versions: list[tuple[str, int]]) -> dict[str, Any]:
         content = None if self.faults.get("no_logprobs") else self._logprobs(completion)
         finish = "abort" if self.faults.get("aborts") else completion.stop_reason.value
         choice = {
@@ -189,14 +306,14 @@ class VLLMRoutes:
             "token_ids": list(completion.token_ids),
             "logprobs": {"content": content},
             "finish_reason": finish,
-            "weight_versions": [{"version": "default", "start": 0, "end": len(completion.token_ids)}],
+            "weight_versions": self._spans(versions),
         }
         return {"request_id": "r", "choices": [choice], "usage": {"prompt_tokens": 1, "prompt_tokens_details": None}}
 
     async def _likeliest(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the likeliest tokens at the first position, as `logprobs` asks for."""
         parameters, ids = body["sampling_params"], body["token_ids"]
-        version, vocabulary = self.adapters.get(body["model"]), range(VOCAB)
+        (name, version), vocabulary = self._weights_of(body["model"]), range(VOCAB)
         scores = [
             (await self.engine.logprobs([*ids, one], parameters["temperature"], frozen=version))[-1]
             for one in vocabulary
@@ -210,4 +327,4 @@ class VLLMRoutes:
         top = [{"token_id": one, "logprob": score} for score, one in likeliest]
         content = [{**top[0], "top_logprobs": top}]
         choice = {"token_ids": [top[0]["token_id"]], "logprobs": {"content": content}, "finish_reason": "length"}
-        return {"choices": [choice]}
+        return {"choices": [{**choice, "weight_versions": self._spans([(name, 1)])}]}

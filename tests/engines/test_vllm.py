@@ -20,7 +20,7 @@ from sparring.errors import ConfigError, ConstraintError, DataError, Infrastruct
 from sparring.gateway.server import Listener
 from sparring.models.adapter_files import write_adapter
 from sparring.types import Completion, Constraint, EngineCapabilities, SampleRequest, Sampling, StopReason
-from tests.contracts.cases import ADAPTER, SLOW, TorchEngine, adapter_of, make_policy, slow_down
+from tests.contracts.cases import ADAPTER, SLOW, TorchEngine, adapter_of, make_policy, slow_down, weights_of
 from tests.contracts.vllm_routes import VLLMRoutes
 
 FIRST, SECOND = adapter_of(1), adapter_of(2)
@@ -40,12 +40,18 @@ class Served:
 
 @asynccontextmanager
 async def serve(
-    folder: Path, number: int = 1, faults: Mapping[str, Any] | None = None, **settings: Any
+    folder: Path,
+    number: int = 1,
+    faults: Mapping[str, Any] | None = None,
+    *,
+    has_adapters: bool = True,
+    **settings: Any,
 ) -> AsyncIterator[Served]:
+    weights = {"shape": ADAPTER, "weights": FIRST} if has_adapters else {"shape": None, "weights": weights_of(1)}
     async with AsyncExitStack() as opened:
         servers, listeners = [], []
         for _ in range(number):
-            policy = make_policy(lora=True)
+            policy = make_policy(lora=has_adapters)
             engine = slow_down(TorchEngine(policy, policy.snapshot(), kv_cache_tokens=4096))
             opened.push_async_callback(engine.close)
             servers.append(VLLMRoutes(engine, faults))
@@ -53,9 +59,7 @@ async def serve(
             await listeners[-1].start()
             opened.push_async_callback(listeners[-1].stop)
         urls = [one.base_url for one in listeners]
-        client = await asyncio.to_thread(
-            VLLMEngine, urls, shape=ADAPTER, folder=folder / "run", weights=FIRST, **settings
-        )
+        client = await asyncio.to_thread(VLLMEngine, urls, folder=folder / "run", **weights, **settings)
         opened.push_async_callback(client.close)
         yield Served(client, servers, listeners, folder / "run")
 
@@ -318,14 +322,13 @@ def test_a_recipe_with_vllm_is_trainable_and_corrects_for_other_kernels() -> Non
     assert not config.runs_in_rounds
     assert config.off_policy_correction == recipe("rollout.max_steps_off_policy=2").off_policy_correction != "none"
     assert config.engine_capabilities == EngineCapabilities(
-        reports_token_ids=True, pins_weights=True, scores_given_ids=True
+        reports_token_ids=True, holds_several_weights=True, pins_weights=True, scores_given_ids=True
     )
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("model.trained_weights=full", "receives its weights as adapters"),
         ("engine.deterministic=true", "cannot sample in rounds"),
         ("engine.num_servers=2", "engine.num_servers: is for servers that are started on this machine"),
         ("engine.base_urls=['ftp://a']", "has an item that is 'ftp://a'"),

@@ -122,18 +122,22 @@ def settings_beyond_the_engine(config: Config) -> Iterator[Conflict]:
     if config.rollout.session_weights == "pinned" and not can.pins_weights:
         yield Conflict(
             "rollout.session_weights",
-            f"is 'pinned', but engine.type = {name!r} cannot keep an episode on its first weights; use 'latest'.",
-            ("engine.type",),
+            f"is 'pinned', but engine.type = {name!r} cannot keep an episode on its first weights{_when_full(config)}; use "
+            "'latest'.",
+            ("engine.type", "model.trained_weights"),
         )
-
-
-def full_weights_with_vllm(config: Config) -> Iterator[Conflict]:
-    if config.engine.type == "vllm" and config.model.trained_weights != "lora":
+    frozen = [name for name, policy in config.policies.items() if policy.role == "frozen"]
+    if frozen and not can.holds_several_weights:
         yield Conflict(
-            "model.trained_weights",
-            "is 'full', but a vLLM engine receives its weights as adapters; set it to 'lora', or use engine.type = 'torch'.",
-            ("engine.type",),
+            f"policies.{frozen[0]}.role",
+            f"is 'frozen', but engine.type = {name!r} holds one version of the weights{_when_full(config)}; set "
+            "model.trained_weights = 'lora', or use engine.type = 'torch'.",
+            ("engine.type", "model.trained_weights"),
         )
+
+
+def _when_full(config: Config) -> str:
+    return " if model.trained_weights = 'full'" if config.model.trained_weights == "full" else ""
 
 
 def deterministic_with_endpoint(config: Config) -> Iterator[Conflict]:
@@ -169,6 +173,5 @@ RULES: tuple[ConfigRule, ...] = (
     training_keys_without_training,
     deterministic_and_asynchronous,
     settings_beyond_the_engine,
-    full_weights_with_vllm,
     deterministic_with_endpoint,
 )

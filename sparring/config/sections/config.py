@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
@@ -68,7 +69,10 @@ class Config(Section):
     @property
     def engine_capabilities(self) -> EngineCapabilities:
         """The capabilities of the recipe's engine."""
-        return ENGINE_CAPABILITIES[self.engine.type]
+        can = ENGINE_CAPABILITIES[self.engine.type]
+        if self.engine.type == "vllm" and self.model.trained_weights == "full":
+            return replace(can, holds_several_weights=False, pins_weights=False)
+        return can
 
     @property
     def runs_in_rounds(self) -> bool:

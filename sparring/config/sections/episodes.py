@@ -216,7 +216,7 @@ class EngineSection(Section):
     adapters_dir: str | None = Field(
         default=None,
         min_length=1,
-        description="Folder for the adapter of each version, which the vLLM servers read. None: a folder in the run folder.",
+        description="Folder for the weights of each version, which the vLLM servers read. None: a folder in the run folder.",
     )
     model: str | None = Field(default=None, min_length=1, description="Name of the model at the endpoint.")
     api_key_env: str | None = Field(
@@ -257,6 +257,7 @@ ENGINE_KEYS: Mapping[str, frozenset[str]] = {
 
 _TOKENS = EngineCapabilities(
     reports_token_ids=True,
+    holds_several_weights=True,
     pins_weights=True,
     deterministic_rounds=True,
     constrained_sampling=True,
@@ -266,7 +267,9 @@ _TOKENS = EngineCapabilities(
 ENGINE_CAPABILITIES: Mapping[str, EngineCapabilities] = {
     "torch": _TOKENS,
     "remote": _TOKENS,
-    "vllm": EngineCapabilities(reports_token_ids=True, pins_weights=True, scores_given_ids=True),
+    "vllm": EngineCapabilities(
+        reports_token_ids=True, holds_several_weights=True, pins_weights=True, scores_given_ids=True
+    ),
     "openai": EngineCapabilities(),
     "scripted": EngineCapabilities(),
 }
