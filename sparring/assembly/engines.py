@@ -35,6 +35,8 @@ class ServerOptions:
     """The folder for the files of servers that are started here; None is a temporary folder."""
     are_used: bool = True
     """False if an engine in this process samples with the same weights instead."""
+    num_versions: int | None = None
+    """The number of versions of a policy that is served. None: the servers sample for a training run."""
 
 
 def build_engine(config: Config, policy: Policy, weights: Weights, servers: ServerOptions | None = None) -> Engine:
@@ -69,8 +71,9 @@ def connect_engine(config: Config) -> Engine:
     return engine
 
 
-def connect_vllm(config: Config, policy: Policy, weights: Weights, servers: ServerOptions) -> Engine:
-    """Return an engine over the recipe's vLLM servers, which are started here if the recipe has no addresses.
+def connect_vllm(config: Config, policy: Policy, weights: Weights | None, servers: ServerOptions) -> Engine:
+    """Return an engine over the recipe's vLLM servers, which are started here if the recipe has no addresses. Without
+    `weights`, only the engines that its `freeze` returns can sample.
 
     Raises the same errors as `build_engine`.
     """
@@ -79,7 +82,7 @@ def connect_vllm(config: Config, policy: Policy, weights: Weights, servers: Serv
 
     section, model = config.engine, config.model
     folder = servers.folder or Path(tempfile.mkdtemp(prefix="sparring-engine-"))
-    running = section.base_urls or _start_servers(config, policy, folder, servers.announce)
+    running = section.base_urls or _start_servers(config, policy, folder, servers)
     adapters = folder / "adapters" if section.adapters_dir is None else Path(section.adapters_dir)
     try:
         return VLLMEngine(
@@ -99,7 +102,7 @@ def connect_vllm(config: Config, policy: Policy, weights: Weights, servers: Serv
         raise
 
 
-def _start_servers(config: Config, policy: Policy, folder: Path, announce: Announce) -> LocalServers:
+def _start_servers(config: Config, policy: Policy, folder: Path, servers: ServerOptions) -> LocalServers:
     from sparring.engines.vllm_environment import default_folder
     from sparring.engines.vllm_processes import LocalServers, ServerSettings
 
@@ -112,11 +115,12 @@ def _start_servers(config: Config, policy: Policy, folder: Path, announce: Annou
         max_model_len=policy.max_positions,
         lora_rank=config.model.lora_rank if config.model.trained_weights == "lora" else None,
         # The newest weights, those that turns may still use, those that are being loaded, and those of frozen policies.
-        num_adapters=config.rollout.max_steps_off_policy + 2 + num_frozen,
+        num_adapters=servers.num_versions or config.rollout.max_steps_off_policy + 2 + num_frozen,
+        has_learner=servers.num_versions is None,
         max_running=section.max_running,
         extra_arguments=section.server_arguments,
     )
-    return LocalServers(settings, folder, announce=announce)
+    return LocalServers(settings, folder, announce=servers.announce)
 
 
 def _find_base(name: str, policy: Policy, folder: Path) -> str:

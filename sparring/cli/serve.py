@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +14,11 @@ import typer
 from sparring.cli.command import Json, Overrides, app, print_json, report_failures, say
 from sparring.config import Config, endpoint_problems, key_from, load_config
 from sparring.errors import UsageError
+
+
+class _Engine(StrEnum):
+    TORCH = "torch"
+    VLLM = "vllm"
 
 
 @app.command()
@@ -24,6 +32,39 @@ def serve(
     api_key: Annotated[
         str | None, typer.Option(envvar="SPARRING_API_KEY", help="The key that clients must send.")
     ] = None,
+    admin_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SPARRING_ADMIN_KEY", help="The key with which an operator changes the versions that answer."
+        ),
+    ] = None,
+    canary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RUN@STEP=SHARE",
+            help="The share of the conversations that another version answers. May be repeated.",
+        ),
+    ] = None,
+    engine: Annotated[
+        _Engine, typer.Option(help="What samples: torch, the model in this process, or vllm, vLLM servers.")
+    ] = _Engine.TORCH,
+    num_servers: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="The number of vLLM servers to start on this machine; by default 1."),
+    ] = None,
+    vllm_url: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="A running vLLM server, instead of starting one. May be repeated."),
+    ] = None,
+    vllm_key_env: Annotated[
+        str | None, typer.Option(metavar="VAR", help="Environment variable that contains the key of these servers.")
+    ] = None,
+    adapters_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder for adapters that the vLLM servers can read; by default temporary."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Answer OpenAI chat requests with a base or tuned model, until Ctrl-C."""
@@ -34,13 +75,57 @@ def serve(
         else:
             say(f"{served_name} answers at {base_url}; Ctrl-C stops it")
 
+    options = {
+        "--num-servers": num_servers,
+        "--vllm-url": vllm_url,
+        "--vllm-key-env": vllm_key_env,
+        "--adapters-dir": adapters_dir,
+    }
+    _check_vllm_options(engine, options)
+    shares = _read_shares(canary or [])
     served = _find_served(model)
+    from sparring.serving.serve import VLLMServers
     from sparring.serving.serve import serve as serve_model
 
+    servers = VLLMServers(
+        urls=tuple(vllm_url or ()), num_servers=num_servers or 1, key_env=vllm_key_env, adapters_dir=adapters_dir
+    )
     try:
-        serve_model(served, host=host, port=port, api_key=api_key, on_ready=ready)
+        serve_model(
+            served,
+            host=host,
+            port=port,
+            api_key=api_key,
+            admin_key=admin_key,
+            canary=shares,
+            vllm=servers if engine is _Engine.VLLM else None,
+            on_ready=ready,
+        )
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
+
+
+def _check_vllm_options(engine: _Engine, options: Mapping[str, object]) -> None:
+    """Raise UsageError if options of vLLM servers do not apply."""
+    given = [name for name, value in options.items() if value]
+    if given and engine is not _Engine.VLLM:
+        raise UsageError(f"{', '.join(given)} is only for vLLM servers; add --engine vllm, or remove it.")
+    if "--num-servers" in given and "--vllm-url" in given:
+        raise UsageError("--num-servers starts servers, but --vllm-url names running ones; give one of them.")
+
+
+def _read_shares(canary: Sequence[str]) -> dict[str, float]:
+    """Return the shares of the canaries by version. Raises UsageError."""
+    shares: dict[str, float] = {}
+    for text in canary:
+        version, _, share = text.rpartition("=")
+        try:
+            shares[version] = float(share)
+        except ValueError:
+            shares[version] = math.nan
+        if not version or not 0 <= shares[version] <= 1:
+            raise UsageError(f"--canary {text!r} cannot be read; write RUN@STEP=SHARE with a share from 0 to 1.")
+    return shares
 
 
 def _find_served(model: str) -> str:

@@ -21,6 +21,7 @@ from sparring.config.rules.conflict import endpoint_problems
 from sparring.config.sections import (
     HYPERPARAMETERS,
     Config,
+    EngineSection,
     EnvironmentSection,
     ModelSection,
     PolicySection,
@@ -31,8 +32,8 @@ from sparring.config.sections import (
 )
 
 __all__ = [
-    "HYPERPARAMETERS", "PLACES", "PLACE_KEYS", "Config", "EnvironmentSection", "ModelSection", "Place", "PolicySection",
-    "RewardSection", "ScheduleSection", "Section", "TrackingSection", "endpoint_problems", "find_warnings", "key_from",
-    "load_config", "places_of", "read_place", "read_recipe", "recipe_hash", "resolved_toml", "resolved_view", "restore_defaults",
-    "settings_of", "untrainable", "validate",
+    "HYPERPARAMETERS", "PLACES", "PLACE_KEYS", "Config", "EngineSection", "EnvironmentSection", "ModelSection", "Place",
+    "PolicySection", "RewardSection", "ScheduleSection", "Section", "TrackingSection", "endpoint_problems",
+    "find_warnings", "key_from", "load_config", "places_of", "read_place", "read_recipe", "recipe_hash",
+    "resolved_toml", "resolved_view", "restore_defaults", "settings_of", "untrainable", "validate",
 ]  # fmt: skip

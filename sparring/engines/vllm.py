@@ -139,10 +139,10 @@ class VLLMEngine:
             raise ConstraintError(
                 "a vLLM engine does not report how much probability a grammar removes; request an answer without a grammar."
             )
-        if request.sampling.top_p < 1.0 or 0.0 < request.sampling.temperature < LEAST_TEMPERATURE:
+        if 0.0 < request.sampling.temperature < LEAST_TEMPERATURE:
             raise DataError(
-                f"a vLLM engine cannot report log-probabilities at top_p = {request.sampling.top_p:g} and temperature = "
-                f"{request.sampling.temperature:g}; set top_p = 1, and a temperature of 0 or at least {LEAST_TEMPERATURE:g}."
+                f"a vLLM engine cannot sample at temperature = {request.sampling.temperature:g}; set a temperature of 0 or at "
+                f"least {LEAST_TEMPERATURE:g}."
             )
         version = self._version_of(request.session_id)
         generation = await self._pool.generate(version, request, on_token)

@@ -51,8 +51,8 @@ def find_vllm(folder: Path) -> tuple[Path, Device]:
     command = folder / "bin" / "vllm"
     if not command.is_file():
         raise ServiceError(
-            f"{folder} has no vLLM, so no local server can start. Run `sparring install vllm --into {folder}`, or set "
-            "engine.base_urls to servers that are already running."
+            f"{folder} has no vLLM, so no local server can start. Run `sparring install vllm --into {folder}`, or name "
+            "servers that are already running: engine.base_urls, or --vllm-url of `sparring serve`."
         )
     marker = folder / _INSTALLED
     return command, "cpu" if marker.is_file() and marker.read_text("utf-8").strip() == "cpu" else "cuda"

@@ -55,6 +55,8 @@ class ServerSettings:
     """The number of adapters that turns use at once."""
     max_running: int
     """The number of turns that a server decodes at once."""
+    has_learner: bool = True
+    """Whether a learner runs on this machine, which gets the first one of several GPUs."""
     extra_arguments: tuple[str, ...] = ()
     """More arguments for `vllm serve`. They come last, so they replace arguments of the same name."""
 
@@ -112,6 +114,7 @@ class LocalServers:
         self.api_key = secrets.token_hex(16)
         arguments = [str(command), *build_arguments(settings, device)]
         visible = _list_devices() if device == "cuda" else []
+        visible = visible[1:] if settings.has_learner and len(visible) > 1 else visible
         self._servers = [
             _Server(
                 arguments,
@@ -263,17 +266,15 @@ def _weight_variables(settings: ServerSettings) -> Mapping[str, str]:
 
 
 def _device_variables(device: Device, visible: Sequence[str], number: int) -> Mapping[str, str]:
-    """Return the environment variables of server `number` that concern its device.
-
-    If the machine has several GPUs, the first one stays with the learner, and the servers get the others in turn.
-    """
+    """Return the environment variables of server `number` that concern its device. The servers get the visible GPUs in
+    turn."""
     variables = {"VLLM_NO_USAGE_STATS": "1"}
     if device == "cpu":
         threads = os.environ.get("OMP_NUM_THREADS", "1")
         defaults = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": threads}
         variables |= {name: os.environ.get(name, value) for name, value in defaults.items()}
-    elif len(visible) > 1:
-        variables["CUDA_VISIBLE_DEVICES"] = visible[1 + number % (len(visible) - 1)]
+    elif visible:
+        variables["CUDA_VISIBLE_DEVICES"] = visible[number % len(visible)]
     return variables
 
 

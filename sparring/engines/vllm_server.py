@@ -427,6 +427,8 @@ def _check_logprobs(client: httpx.Client, model: str, where: str, how_to_start: 
 def _generate_body(request: SampleRequest, *, stream: bool) -> dict[str, Json]:
     sampling = request.sampling
     parameters = _sampling_params(temperature=sampling.temperature, max_tokens=sampling.max_tokens, seed=request.seed)
+    # Log-probabilities are then those of the reduced distribution, and the turn is not trained on.
+    parameters["top_p"] = sampling.top_p
     parameters["stop_token_ids"] = sorted(request.stop_ids)
     if request.stop_texts:
         parameters |= {"stop": list(request.stop_texts), "detokenize": True}

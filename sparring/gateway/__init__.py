@@ -3,5 +3,8 @@
 from sparring.gateway.endpoints import EpisodeEndpoints, StatelessEndpoints
 from sparring.gateway.queue import WorkQueue
 from sparring.gateway.server import EpisodeEndpoint, Gateway, ModelServer
+from sparring.gateway.versions import Version, Versions
 
-__all__ = ["EpisodeEndpoint", "EpisodeEndpoints", "Gateway", "ModelServer", "StatelessEndpoints", "WorkQueue"]
+__all__ = [
+    "EpisodeEndpoint", "EpisodeEndpoints", "Gateway", "ModelServer", "StatelessEndpoints", "Version", "Versions", "WorkQueue",
+]  # fmt: skip

@@ -26,9 +26,10 @@ from sparring.gateway.episode import body_digest
 from sparring.gateway.openapi import openapi
 from sparring.gateway.queue import Poll, Release, WorkQueue
 from sparring.gateway.refusals import UNKNOWN_ROUTE, is_refusal, reason_of
-from sparring.gateway.request import ApiError, Asked, Dialect, Head
+from sparring.gateway.request import CONVERSATION, ApiError, Asked, Dialect, Head
 from sparring.gateway.runtime import REPORTS, SAMPLES, AwsError, ReportRoute, trajectory_id
 from sparring.gateway.sending import api_error, hung_up, send_stream, send_whole
+from sparring.gateway.versions import VERSIONS, VersionChange, Versions
 from sparring.runtime.logs import get_logger
 from sparring.sessions import AnySession
 from sparring.sessions.refusals import MOST_REASONS
@@ -52,6 +53,7 @@ def create_app(
     endpoints: Endpoints,
     *,
     queue: WorkQueue | None = None,
+    versions: Versions | None = None,
     max_body_bytes: int = 8 * 1024 * 1024,
     clock: Callable[[], float] = time.time,
 ) -> ASGIApp:
@@ -59,7 +61,7 @@ def create_app(
     `clock` returns seconds since 1970.
 
     The same routes also exist under `/s/KEY`, for clients that cannot send a key in a header. With a `queue`, workers
-    poll for episodes at `/v1/queue`.
+    poll for episodes at `/v1/queue`. With `versions`, an operator changes them at `VERSIONS`.
     """
     refusals = _Refusals(endpoints)
     sampling = _SamplingRoutes(endpoints, refusals, max_body_bytes, clock)
@@ -67,11 +69,13 @@ def create_app(
 
     async def models(request: Request, _send: Send) -> Response:
         _opening_key(request, _headers(request), endpoints)
-        model = {"id": endpoints.model_name, "object": "model", "created": 0, "owned_by": "sparring"}
-        return JSONResponse({"object": "list", "data": [model]})
+        data = [{"id": name, "object": "model", "created": 0, "owned_by": "sparring"} for name in endpoints.model_names]
+        return JSONResponse({"object": "list", "data": data})
 
     async def document(_request: Request, _send: Send) -> Response:
-        return JSONResponse(openapi(takes_seed=endpoints.takes_seed, has_queue=queue is not None))
+        return JSONResponse(
+            openapi(takes_seed=endpoints.takes_seed, has_queue=queue is not None, has_versions=versions is not None)
+        )
 
     async def health(_request: Request, _send: Send) -> Response:
         return JSONResponse({"status": "ok"})
@@ -90,7 +94,8 @@ def create_app(
         Route("/health", _Answered(health, chat), methods=["GET"]),
     ]
     polled = [] if queue is None else _QueueRoutes(queue, max_body_bytes).routes()
-    return _Routed([*routes, *polled, Mount("/s/{key}", routes=routes)], refusals.note_unknown)
+    changed = [] if versions is None else [_versions_route(versions, max_body_bytes)]
+    return _Routed([*routes, *polled, *changed, Mount("/s/{key}", routes=routes)], refusals.note_unknown)
 
 
 class _Refusals:
@@ -168,13 +173,15 @@ class _SamplingRoutes:
             asked = dialect.read(_decoded(body))
             if named := request.path_params.get("key") or trajectory_id(headers):
                 asked = replace(asked, episode=named)
+            if conversation := headers.get(CONVERSATION):
+                asked = replace(asked, conversation=conversation)
             async with self._endpoints.enter(api_key, asked) as episode:
                 self._note_unread(request, episode.session, asked)
                 digested = request.scope["path"].encode() + body
                 delivery = episode.deliver(
                     asked, digested, prefix=dialect.id_prefix, is_retry=is_retry, client=_client(headers, self._clients)
                 )
-                head = Head(id=delivery.id, model=asked.model, created=int(self._clock()))
+                head = Head(id=delivery.id, model=episode.model or asked.model, created=int(self._clock()))
                 async with delivery:
                     if asked.stream:
                         await send_stream(dialect, asked, delivery, episode.session, head, request, send)
@@ -243,6 +250,19 @@ class _QueueRoutes:
         release = validated(_decoded(await _body(request, self._max_body_bytes) or b"{}"), Release, only={}, inert=())
         self._queue.release(request.path_params["lease"], release.error)
         return JSONResponse({})
+
+
+def _versions_route(versions: Versions, max_body_bytes: int) -> Route:
+    """Return the route through which an operator sees and changes the versions that answer."""
+
+    async def answer(request: Request, _send: Send) -> Response:
+        versions.check_operator(_bearer(_headers(request)))
+        if request.method == "POST":
+            body = _decoded(await _body(request, max_body_bytes))
+            await versions.change(validated(body, VersionChange, only={}, inert=()))
+        return JSONResponse(versions.as_json())
+
+    return Route(VERSIONS, _Answered(answer, ChatCompletions()), methods=["GET", "POST"])
 
 
 class _ErrorDialect(Protocol):

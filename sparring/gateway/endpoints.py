@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Protocol, final
 
@@ -14,7 +15,8 @@ from sparring.gateway.overload import MAX_IN_FLIGHT, InFlight
 from sparring.gateway.refusals import note
 from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError, Asked, Kept
-from sparring.protocols import Chat, Engine
+from sparring.gateway.versions import Versions
+from sparring.protocols import Chat
 from sparring.sessions import AnySession, EpisodeIdentity, Session
 from sparring.types import Sampling
 
@@ -26,7 +28,9 @@ class Endpoints(Protocol):
     """The interface through which the app accesses sessions."""
 
     @property
-    def model_name(self) -> str: ...
+    def model_names(self) -> Sequence[str]:
+        """The names that `/v1/models` lists."""
+        ...
 
     @property
     def takes_seed(self) -> bool:
@@ -72,8 +76,8 @@ class EpisodeEndpoints:
         self._episodes: dict[str, OpenEpisode] = {}
 
     @property
-    def model_name(self) -> str:
-        return self._model_name
+    def model_names(self) -> Sequence[str]:
+        return (self._model_name,)
 
     def register(self, session: AnySession, report: EpisodeReport | None = None) -> str:
         """Return a new key for a session. `report` is the report of the session's episode, if another key of the
@@ -125,29 +129,26 @@ class EpisodeEndpoints:
 
 @final
 class StatelessEndpoints:
-    """The endpoint of a fixed model. Every request opens a new session, which ends with the request and records
-    nothing.
+    """The endpoint of a model with fixed versions. Every request opens a new session, which ends with the request and
+    records nothing.
 
     The most recent conversations are kept, so that later requests can continue one of them by the id of its answer.
     """
 
     takes_seed = True
 
-    def __init__(
-        self, *, engine: Engine, chat: Chat, model_name: str, sampling: Sampling, api_key: str | None = None
-    ) -> None:
+    def __init__(self, *, versions: Versions, chat: Chat, sampling: Sampling, api_key: str | None = None) -> None:
         """Create the endpoint of one model. Without `api_key`, any key is accepted, and a key is not required."""
-        self._engine = engine
+        self._versions = versions
         self._chat = chat
-        self._model_name = model_name
         self._sampling = sampling
         self._api_key = api_key
         self._in_flight = InFlight(MAX_IN_FLIGHT, of="The server")
         self._conversations = _Latest()
 
     @property
-    def model_name(self) -> str:
-        return self._model_name
+    def model_names(self) -> Sequence[str]:
+        return self._versions.names
 
     def check(self, api_key: str) -> None:
         if self._api_key is not None and not hmac.compare_digest(_digest(api_key), _digest(self._api_key)):
@@ -169,21 +170,25 @@ class StatelessEndpoints:
     @asynccontextmanager
     async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:
         self.check(api_key)
-        if request.model not in (self._model_name, "default"):
-            raise ApiError(
-                404,
-                f"Model {request.model[:80]!r} is not served here; send model={self._model_name!r}, or 'default'.",
-                code="model_not_found",
-                param="model",
-            )
+        version = self._versions.choose(request.model, lambda: self._identify_conversation(request))
         seed = secrets.randbits(63) if request.seed is None else request.seed
         async with Session(
             EpisodeIdentity(f"request-{secrets.token_hex(16)}", seed=seed),
-            engine=self._engine,
+            engine=version.engine,
             chat=self._chat,
             sampling=self._sampling,
         ) as session:
-            yield OpenEpisode(session, conversations=self._conversations)
+            yield OpenEpisode(session, conversations=self._conversations, model=version.name)
+
+    def _identify_conversation(self, request: Asked) -> str:
+        """Return the client's name for the conversation, or else its first message from a user, which all later
+        requests repeat."""
+        if request.conversation is not None:
+            return request.conversation
+        kept = self._conversations.get(request.previous or "")
+        messages = request.messages if kept is None else kept.messages
+        first = next((one.get("content") for one in messages if one["role"] == "user"), None)
+        return json.dumps(first)
 
     def report(self, api_key: str) -> EpisodeReport:
         raise ApiError(

@@ -33,11 +33,13 @@ class OpenEpisode:
         report: EpisodeReport | None = None,
         conversations: Conversations | None = None,
         within: InFlight | None = None,
+        model: str | None = None,
     ) -> None:
         """Open a session. `report` is shared by the sessions of an episode; its rewards per turn apply to the turns
         used for learning. Without `conversations`, the episode has its own conversations, which no other episode can
-        continue."""
+        continue. Answers name `model`, or the model of their request."""
         self.session = session
+        self.model = model
         self.report = report or EpisodeReport(lambda: [turn for turn in session.episode_turns if turn.learns])
         self.in_flight = InFlight(MAX_IN_FLIGHT_PER_EPISODE, of="The episode", within=within)
         self.refused: Counter[bytes] = Counter()

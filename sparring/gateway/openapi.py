@@ -13,6 +13,7 @@ from sparring.gateway.dialects.validation import body_schema
 from sparring.gateway.queue import Poll, Release
 from sparring.gateway.request import Dialect
 from sparring.gateway.runtime import MAX_LENGTH, REPORTS, SAMPLES, TRAJECTORY_ID
+from sparring.gateway.versions import VERSIONS, VersionChange
 from sparring.types import Json
 
 _TEXT: Json = {"type": "string"}
@@ -74,6 +75,7 @@ _ANSWERS: Mapping[str, Json] = {
     ),
     "Report": {"type": "object", "maxProperties": 0},
     "Models": _object(object=_one_of("list"), data=_list(_object(id=_TEXT, object=_one_of("model")))),
+    "Versions": _object(default=_TEXT, canary={"type": "object"}, num_requests={"type": "object"}),
     "Health": _object(status=_one_of("ok")),
     "Invocation": {"type": "object", "description": "The invitation that pushed agents also receive, with the lease."},
     "Renewed": _object(lease_seconds={"type": "number"}),
@@ -88,6 +90,7 @@ _ERRORS: Mapping[str, Json] = {
 _KEY: Json = [{"bearer": []}, {"header": []}]
 _NO_KEY: Json = []
 _WORKER: Json = [{"worker": []}]
+_ADMIN: Json = [{"admin": []}]
 
 _KEYS: Json = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "The key of the episode or of the server."},
@@ -98,6 +101,7 @@ _KEYS: Json = {
         "description": "The same key, in Anthropic's header.",
     },
     "worker": {"type": "http", "scheme": "bearer", "description": "The worker key of the run."},
+    "admin": {"type": "http", "scheme": "bearer", "description": "The admin key of the server."},
 }
 
 _TRAJECTORY: Json = {
@@ -111,9 +115,10 @@ _TRAJECTORY: Json = {
 _LEASE: Json = {"name": "lease", "in": "path", "required": True, "schema": _TEXT}
 
 
-def openapi(*, takes_seed: bool, has_queue: bool = False) -> dict[str, Json]:
+def openapi(*, takes_seed: bool, has_queue: bool = False, has_versions: bool = False) -> dict[str, Json]:
     """Return the OpenAPI document. `takes_seed` states whether requests may set a seed, which is not allowed in running
-    episodes. `has_queue` states whether workers poll for episodes."""
+    episodes. `has_queue` states whether workers poll for episodes, and `has_versions` whether an operator can change
+    the versions that answer."""
     definitions: dict[str, Json] = {**_ANSWERS, **_ERRORS}
 
     def defined(name: str, schema: dict[str, Json]) -> str:
@@ -138,7 +143,9 @@ def openapi(*, takes_seed: bool, has_queue: bool = False) -> dict[str, Json]:
         request = defined(name, route.request_schema(name))
         operation = _operation(route.body.__doc__, answer="Report", error="AwsError" if route.is_aws else "OpenAIError")
         paths[path] = {"post": {**operation, **_takes(request), "security": _NO_KEY if route.is_aws else _KEY}}
-    paths["/v1/models"] = {"get": _operation("List the model.", answer="Models") | {"security": _KEY}}
+    paths["/v1/models"] = {
+        "get": _operation("List the names that requests may send as the model.", answer="Models") | {"security": _KEY}
+    }
     paths["/health"] = {"get": _operation("Check that the server responds.", answer="Health") | {"security": _NO_KEY}}
     if has_queue:
         taken = _operation("Lease an episode; 204 if none is available in time.", answer="Invocation")
@@ -151,6 +158,11 @@ def openapi(*, takes_seed: bool, has_queue: bool = False) -> dict[str, Json]:
         paths["/v1/queue/lease"] = {"post": {**taken, **takes[Poll], "security": _WORKER}}
         paths["/v1/queue/{lease}/renew"] = {"post": {**renewed, "security": _WORKER}}
         paths["/v1/queue/{lease}/release"] = {"post": {**released, **takes[Release], "security": _WORKER}}
+    if has_versions:
+        shown = _operation("Show which versions of the model answer.", answer="Versions")
+        changed = _operation(VersionChange.__doc__, answer="Versions")
+        takes = _takes(defined("VersionChange", body_schema(VersionChange, "VersionChange")))
+        paths[VERSIONS] = {"get": {**shown, "security": _ADMIN}, "post": {**changed, **takes, "security": _ADMIN}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Sparring gateway", "version": "1"},

@@ -19,6 +19,9 @@ from sparring.errors import (
 )
 from sparring.types import AnswerFormat, Json, Message, ToolSchema, Turn
 
+CONVERSATION = "x-session-id"
+"""The header with which a client may name its conversation."""
+
 
 class ApiError(Exception):
     """An error response. Each dialect has its own error object."""
@@ -125,6 +128,8 @@ class Asked:
     """The accepted fields of the request that are ignored."""
     episode: str | None = None
     """The name of the episode in the path or in MTRL's header."""
+    conversation: str | None = None
+    """The client's name for the conversation, from the header `CONVERSATION`."""
     request: Any = None
     """The parsed request of the dialect, for the fields that the answer must repeat."""
 

@@ -19,7 +19,8 @@ from sparring.gateway.endpoints import EpisodeEndpoints, StatelessEndpoints
 from sparring.gateway.overload import MAX_IN_FLIGHT
 from sparring.gateway.queue import WorkQueue
 from sparring.gateway.report import EpisodeReport
-from sparring.protocols import Chat, Engine
+from sparring.gateway.versions import Versions
+from sparring.protocols import Chat
 from sparring.sessions import AnySession
 from sparring.types import Sampling
 
@@ -170,24 +171,25 @@ class Gateway:
 
 @final
 class ModelServer:
-    """One fixed model behind the OpenAI endpoint. Every request has its own session, and nothing is recorded."""
+    """The versions of one model behind the OpenAI endpoint. Every request has its own session, and nothing is recorded.
+
+    async with ModelServer(versions=Versions([Version("m", engine)]), chat=chat, sampling=Sampling()) as server:
+        ...
+    """
 
     def __init__(
         self,
         *,
-        engine: Engine,
+        versions: Versions,
         chat: Chat,
-        model_name: str,
         sampling: Sampling,
         api_key: str | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
         """Create a server. Without `api_key`, any key is accepted, so bind the server to loopback only."""
-        endpoints = StatelessEndpoints(
-            engine=engine, chat=chat, model_name=model_name, sampling=sampling, api_key=api_key
-        )
-        self._listener = Listener(create_app(endpoints), host, port)
+        endpoints = StatelessEndpoints(versions=versions, chat=chat, sampling=sampling, api_key=api_key)
+        self._listener = Listener(create_app(endpoints, versions=versions), host, port)
 
     @property
     def base_url(self) -> str:

@@ -115,9 +115,9 @@ class Recording:
         self._is_open.set()
 
     @property
-    def model_name(self) -> str:
+    def model_names(self) -> Sequence[str]:
         """The name under which the endpoint serves the model."""
-        return self._model
+        return (self._model,)
 
     @property
     def num_episodes(self) -> int:

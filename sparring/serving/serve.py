@@ -1,27 +1,54 @@
-"""Serve a base or tuned model behind the OpenAI endpoint."""
+"""Serve a base or tuned model behind the OpenAI endpoint, with the engine of this process or with vLLM servers."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from sparring.assembly import load_policy
+from sparring.assembly.engines import TO_STDERR, ServerOptions, connect_vllm
 from sparring.chat import create_chat
-from sparring.config import ModelSection
+from sparring.config import Config, EngineSection, ModelSection
 from sparring.engines.torch_engine import TorchEngine
+from sparring.errors import UsageError
 from sparring.evaluation.policies import checkpoint_of, find_checkpoint
-from sparring.gateway import ModelServer
+from sparring.gateway import ModelServer, Version, Versions
 from sparring.models.export_files import is_export, verify
 from sparring.models.policy import Policy
 from sparring.models.precision import resolve_device, resolve_precision
 from sparring.models.pretrained import load_pretrained
+from sparring.protocols import Chat, Engine
+from sparring.run_folders import RunFolder
 from sparring.runtime import interrupts
+from sparring.serving.run_versions import Probe, RunVersions
 from sparring.training import checkpoints
+from sparring.training.learner import TorchLearner
 from sparring.types import Sampling
+
+NUM_VERSIONS = 4
+"""The number of adapters that a vLLM server which is started here keeps in memory. It reads others from their folder
+when a turn needs them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VLLMServers:
+    """The vLLM servers that sample for a served run."""
+
+    urls: tuple[str, ...] = ()
+    """The addresses of running servers. Without any, servers are started on this machine, and stop at the end."""
+    num_servers: int = 1
+    """The number of servers that are started."""
+    key_env: str | None = None
+    """The environment variable with the key of running servers."""
+    adapters_dir: Path | None = None
+    """The folder for adapters, which the servers read; None is a temporary folder of this machine."""
 
 
 def load_served(model: str) -> tuple[Policy, str, str]:
@@ -58,40 +85,117 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     api_key: str | None = None,
+    admin_key: str | None = None,
+    canary: Mapping[str, float] | None = None,
+    vllm: VLLMServers | None = None,
     on_ready: Callable[[str, str], None] | None = None,
 ) -> None:
     """Answer requests until interrupted. `on_ready(base_url, model_name)` is called when the server accepts requests.
 
-    Raises ServiceError if the model cannot be loaded or the address is in use.
+    `canary` maps other versions of the run, `RUN@STEP`, to the share of the conversations that they answer. With
+    `admin_key`, an operator can change the versions while the server runs. With `vllm`, vLLM servers sample.
+
+    Raises UsageError if the model has no such versions or cannot be served with vLLM, and ServiceError if it cannot be
+    loaded, the address is in use, or the vLLM servers do not compute with the trained weights.
     """
     torch.set_num_threads(os.cpu_count() or 1)
+    served = _load(model) if vllm is None else _load_on_vllm(model, vllm)
+    open_server = partial(ModelServer, api_key=api_key, host=host, port=port)
+    interrupts.run(_serve(served, canary or {}, admin_key, open_server, on_ready))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Served:
+    """A loaded model, before the server starts."""
+
+    name: str
+    engine: Engine
+    chat: Chat
+    run: RunVersions | None = None
+    """The versions of the run, or None if the model does not come from a run."""
+    step: str | None = None
+    """The run's step that answers by default; None is the newest one."""
+
+
+def _load(model: str) -> _Served:
     policy, name, format_of = load_served(model)
-    interrupts.run(_serve(policy, name, format_of, host, port, api_key, on_ready))
+    engine, chat = TorchEngine(policy, policy.snapshot()), create_chat(policy.tokenizer, format_of)
+    named = find_checkpoint(model)
+    if named is None:
+        return _Served(name=name, engine=engine, chat=chat)
+    folder, step = named
+    return _Served(name=name, engine=engine, chat=chat, run=RunVersions(folder, policy, engine), step=step)
+
+
+def _load_on_vllm(model: str, servers: VLLMServers) -> _Served:
+    """Load the run's model into this process, for the probe, and connect to the servers. Raises UsageError and
+    ServiceError."""
+    named = find_checkpoint(model)
+    if named is None:
+        raise UsageError(
+            f"{model} is not a run, and vLLM serves the adapters of a run here; give a run, or serve it in this process: "
+            "--engine torch."
+        )
+    folder, step = named
+    config = _on_vllm(folder, servers)
+    policy = load_policy(config, folder.code)
+    chat = create_chat(policy.tokenizer, config.model.name)
+    place = Path(tempfile.mkdtemp(prefix=f"sparring-serve-{folder.path.name}-")) / "engine"
+    engine = connect_vllm(config, policy, None, ServerOptions(folder=place, num_versions=NUM_VERSIONS))
+    probe = Probe(TorchLearner(policy), chat, TO_STDERR)
+    run = RunVersions(folder, policy, engine, probe)
+    return _Served(name=run.name, engine=engine, chat=chat, run=run, step=step)
+
+
+def _on_vllm(folder: RunFolder, servers: VLLMServers) -> Config:
+    """Return the run's configuration with these servers, and with its model in fp32 on the CPU, so that the servers get
+    all of the GPU's memory. Raises UsageError if it trained all weights."""
+    config = folder.trained_config()
+    if config.model.trained_weights != "lora":
+        raise UsageError(
+            f"{folder.path} trained all weights, but vLLM serves adapters here. Serve it in this process (--engine torch), or "
+            f"write a whole model with `sparring export {folder.path} FOLDER --merge` and serve it with `vllm serve FOLDER`."
+        )
+    model = config.model.model_copy(update={"device": "cpu", "precision": "fp32", "base_precision": "fp32"})
+    engine = EngineSection(
+        type="vllm",
+        base_urls=servers.urls,
+        num_servers=servers.num_servers,
+        api_key_env=servers.key_env,
+        adapters_dir=None if servers.adapters_dir is None else str(servers.adapters_dir),
+    )
+    return config.model_copy(update={"model": model, "engine": engine})
 
 
 async def _serve(
-    policy: Policy,
-    name: str,
-    format_of: str,
-    host: str,
-    port: int,
-    api_key: str | None,
+    served: _Served,
+    canary: Mapping[str, float],
+    admin_key: str | None,
+    open_server: Callable[..., ModelServer],
     on_ready: Callable[[str, str], None] | None,
 ) -> None:
-    engine = TorchEngine(policy, policy.snapshot())
-    server = ModelServer(
-        engine=engine,
-        chat=create_chat(policy.tokenizer, format_of),
-        model_name=name,
-        sampling=Sampling(max_tokens=512),
-        api_key=api_key,
-        host=host,
-        port=port,
-    )
     try:
-        async with server:
+        versions = await _load_versions(served, canary, admin_key)
+        async with open_server(versions=versions, chat=served.chat, sampling=Sampling(max_tokens=512)) as server:
             if on_ready is not None:
-                on_ready(server.base_url, name)
+                on_ready(server.base_url, versions.name)
             await asyncio.Event().wait()
     finally:
-        await engine.close()
+        await served.engine.close()
+
+
+async def _load_versions(served: _Served, canary: Mapping[str, float], admin_key: str | None) -> Versions:
+    """Load the default version and the canaries. Raises UsageError and the errors of `RunVersions.load`."""
+    if served.run is None:
+        if canary:
+            raise UsageError(f"{served.name} is not a run, so it has no versions; leave out --canary.")
+        return Versions([Version(served.name, served.engine)], admin_key=admin_key)
+    default = await served.run.load_step(served.step)
+    others = {await served.run.load(text): share for text, share in canary.items()}
+    return Versions(
+        [default, *others],
+        name=served.name,
+        canary={one.name: share for one, share in others.items()},
+        load=served.run.load,
+        admin_key=admin_key,
+    )

@@ -8,6 +8,8 @@ the probe.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import final
 
@@ -22,6 +24,44 @@ LARGEST_DIFFERENCE = 0.25
 times smaller. Differences that other weights cause are soon larger."""
 SMALLEST_UPDATE = 1e-4
 """The mean change of the probe's log-probabilities by an update below which old and new weights cannot be distinguished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Mean absolute differences per token between log-probabilities of one text."""
+
+    difference: float
+    """Between the engine and the learner."""
+    change: float | None
+    """Between the learner and other weights that the engine may use by mistake, or None if there are no such weights."""
+    from_other: float | None
+    """Between the engine and these other weights."""
+
+    @property
+    def is_other(self) -> bool:
+        """Whether the engine computes with the other weights, as far as the text can distinguish them."""
+        if self.change is None or self.from_other is None or self.change <= SMALLEST_UPDATE:
+            return False
+        return self.from_other < self.difference / 2
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether the engine computes with neither of the weights."""
+        return self.difference > LARGEST_DIFFERENCE
+
+
+def compare(played: Sequence[float], learned: Sequence[float], other: Sequence[float] | None) -> Comparison:
+    """Compare an engine's log-probabilities of one text with a learner's, and with those of other weights."""
+    return Comparison(
+        difference=_distance(played, learned),
+        change=None if other is None else _distance(learned, other),
+        from_other=None if other is None else _distance(played, other),
+    )
+
+
+def build_probe(token_ids: Sequence[int]) -> TrainingBatch:
+    """Return a text as a batch for `Learner.logprobs`, with all ids except the first."""
+    return build_demonstration_batch([(token_ids, (False, *[True] * (len(token_ids) - 1)))])
 
 
 @final
@@ -49,26 +89,22 @@ class Handshake:
             self._probe = _beginning(batch)
         if len(self._probe) < 2 or not self._engine.capabilities.scores_given_ids:
             return {}
-        probe = build_demonstration_batch([(self._probe, (False, *[True] * (len(self._probe) - 1)))])
-        learned = await asyncio.to_thread(self._learner.logprobs, probe)
-        played = await self._engine.logprobs(self._probe)
-        difference = _distance(played, learned)
-        from_before = None if self._before is None else _distance(played, self._before)
-        update = None if self._before is None else _distance(learned, self._before)
+        learned = await asyncio.to_thread(self._learner.logprobs, build_probe(self._probe))
+        found = compare(await self._engine.logprobs(self._probe), learned, self._before)
         self._before = learned
-        if from_before is not None and update is not None and update > SMALLEST_UPDATE and from_before < difference / 2:
+        if found.is_other:
             raise ServiceError(
                 f"after step {step} the engine still samples with the weights of the previous step: its log-probabilities of "
-                f"one text differ from those weights by {from_before:.3g} per token, and from the learner by "
-                f"{difference:.3g}. Its cache is stale, or the update was lost; restart the engine, and resume the run."
+                f"one text differ from those weights by {found.from_other:.3g} per token, and from the learner by "
+                f"{found.difference:.3g}. Its cache is stale, or the update was lost; restart the engine, and resume the run."
             )
-        if difference > LARGEST_DIFFERENCE:
+        if found.is_too_large:
             raise ServiceError(
-                f"after step {step} engine and learner differ by {difference:.3g} per token in the log-probabilities of one "
-                "text, so they compute with different weights. Restart the engine, and resume the run."
+                f"after step {step} engine and learner differ by {found.difference:.3g} per token in the log-probabilities of "
+                "one text, so they compute with different weights. Restart the engine, and resume the run."
             )
-        changed = {} if update is None else {"training/probe_change": update}
-        return {"training/probe_difference": difference, **changed}
+        changed = {} if found.change is None else {"training/probe_change": found.change}
+        return {"training/probe_difference": found.difference, **changed}
 
 
 def _beginning(batch: TrainingBatch) -> tuple[int, ...]:
@@ -76,5 +112,5 @@ def _beginning(batch: TrainingBatch) -> tuple[int, ...]:
     return tuple(chain.from_iterable(batch.segments[index].token_ids for index in segments))[:PROBE_TOKENS]
 
 
-def _distance(one: list[float], other: list[float]) -> float:
+def _distance(one: Sequence[float], other: Sequence[float]) -> float:
     return sum(abs(a - b) for a, b in zip(one, other, strict=True)) / len(one)

@@ -16,7 +16,7 @@ from sparring.engines.openai import OpenAIEngine
 from sparring.engines.scripted import ScriptedEngine
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.errors import PolicyTimeout
-from sparring.gateway import ModelServer
+from sparring.gateway import ModelServer, Version, Versions
 from sparring.protocols import MessageEngine
 from sparring.types import EngineCapabilities, MessageRequest, SampleRequest, Sampling, StopReason
 from tests.gateway.builders import CHAT, USER
@@ -32,7 +32,7 @@ async def endpoint() -> AsyncIterator[MessageEngine]:
         return 30.0 if "slow" in ByteTokenizer().decode(request.prompt_ids) else 0.0
 
     policy = ScriptedEngine(lambda _: "it is 4", encode=ByteTokenizer().encode, seconds=seconds)
-    async with ModelServer(engine=policy, chat=CHAT, model_name="m", sampling=Sampling()) as server:
+    async with ModelServer(versions=Versions([Version("m", policy)]), chat=CHAT, sampling=Sampling()) as server:
         engine = OpenAIEngine(server.base_url, "m", max_retries=0)
         yield engine
         await engine.close()

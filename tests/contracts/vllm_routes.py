@@ -15,6 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -23,8 +24,9 @@ from starlette.routing import Route
 
 from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import InfrastructureError
+from sparring.models.forest import forest_logprobs, layout
 from sparring.models.policy import fingerprint
-from sparring.types import Completion, SampleRequest, Sampling, StopReason, Weights
+from sparring.types import Completion, SampleRequest, Sampling, StopReason, TokenSegment, Weights
 
 MAX_TOKENS = "max_model_len"
 VOCAB = 60
@@ -42,8 +44,8 @@ class VLLMRoutes:
     """An application with the routes, the adapters that were loaded, and the weights of the model. `faults` changes its
     answers, by name; the path of a route is the name of a fault, too, and its value the status of every answer."""
 
-    def __init__(self, engine: TorchEngine, faults: Mapping[str, Any] | None = None) -> None:
-        self.engine = engine
+    def __init__(self, engine: TorchEngine, faults: Mapping[str, Any] | None = None, vocabulary: int = VOCAB) -> None:
+        self.engine, self.vocabulary = engine, vocabulary
         self.adapters: dict[str, Any] = {}
         self.unloaded: list[str] = []
         self.weights: tuple[str, Any] = ("default", None)
@@ -101,6 +103,8 @@ class VLLMRoutes:
         tensors = load_file(folder / "adapter_model.safetensors")
         if self.faults.get("wrong_adapter"):
             tensors = {key: -tensor if "lora_B" in key else tensor for key, tensor in tensors.items()}
+        if self.faults.get("empty_adapter"):
+            tensors = {key: 0 * tensor for key, tensor in tensors.items()}
         named = {key.replace(".weight", ".default.weight"): tensor for key, tensor in tensors.items()}
         weights = Weights(tensors=named, fingerprint=name)
         self.adapters[name] = await asyncio.to_thread(self.engine.keep, weights, 0)
@@ -223,7 +227,7 @@ class VLLMRoutes:
         request = SampleRequest(
             session_id=f"fake-{self.num_turns}",
             prompt_ids=(*body["token_ids"], *known),
-            sampling=Sampling(temperature=temperature, max_tokens=num_left),
+            sampling=Sampling(temperature=temperature, top_p=parameters["top_p"], max_tokens=num_left),
             stop_ids=frozenset(parameters.get("stop_token_ids", ())),
             stop_texts=tuple(parameters.get("stop", ())),
             seed=parameters["seed"] + len(known),
@@ -313,11 +317,8 @@ class VLLMRoutes:
     async def _likeliest(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the likeliest tokens at the first position, as `logprobs` asks for."""
         parameters, ids = body["sampling_params"], body["token_ids"]
-        (name, version), vocabulary = self._weights_of(body["model"]), range(VOCAB)
-        scores = [
-            (await self.engine.logprobs([*ids, one], parameters["temperature"], frozen=version))[-1]
-            for one in vocabulary
-        ]
+        name, version = self._weights_of(body["model"])
+        scores = await asyncio.to_thread(self._score_next, ids, parameters["temperature"], version)
         for token, bias in parameters.get("logit_bias", {}).items():
             scores[int(token)] += bias / parameters["temperature"]
         total = math.log(sum(map(math.exp, scores)))
@@ -328,3 +329,24 @@ class VLLMRoutes:
         content = [{**top[0], "top_logprobs": top}]
         choice = {"token_ids": [top[0]["token_id"]], "logprobs": {"content": content}, "finish_reason": "length"}
         return {"choices": [{**choice, "weight_versions": self._spans([(name, 1)])}]}
+
+    def _score_next(self, ids: list[int], temperature: float, version: Any) -> list[float]:
+        """Return the log-probability of each token of the vocabulary after `ids`."""
+
+        def segment(parent: int | None, tokens: tuple[int, ...]) -> TokenSegment:
+            zeros = (0.0,) * len(tokens)
+            mask = (parent is not None,) * len(tokens)
+            return TokenSegment(
+                parent=parent,
+                token_ids=tokens,
+                mask=mask,
+                sampled_logprobs=zeros,
+                advantages=zeros,
+                weights=zeros,
+                temperature=temperature,
+            )
+
+        tree = [segment(None, tuple(ids)), *(segment(0, (one,)) for one in range(self.vocabulary))]
+        weights = (version or self.engine._current).weights
+        with torch.no_grad():
+            return forest_logprobs(weights, layout(tree, device=self.engine._device))[0].tolist()

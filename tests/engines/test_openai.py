@@ -26,7 +26,7 @@ from sparring.errors import (
     ServiceError,
     SparringError,
 )
-from sparring.gateway import EpisodeEndpoints, ModelServer
+from sparring.gateway import EpisodeEndpoints, ModelServer, Version, Versions
 from sparring.gateway.app import create_app
 from sparring.gateway.server import Listener
 from sparring.sessions import EpisodeIdentity, MessageSession
@@ -108,7 +108,7 @@ def test_our_own_gateway_is_an_endpoint_whose_calls_and_counts_arrive(streams: b
 
     async def run() -> MessageAnswer:
         engine = ScriptedEngine([text], encode=ByteTokenizer().encode)
-        served = ModelServer(engine=engine, chat=CHAT, model_name="m", sampling=Sampling(max_tokens=200))
+        served = ModelServer(versions=Versions([Version("m", engine)]), chat=CHAT, sampling=Sampling(max_tokens=200))
         async with served:
             client = OpenAIEngine(served.base_url, "m")
             answer = await client.answer(request(tools=(TOOL,)), deltas.append if streams else None)

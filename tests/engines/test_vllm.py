@@ -65,7 +65,8 @@ async def serve(
 
 
 def ask(prompt: tuple[int, ...] = (3, 1, 4), session_id: str = "s", **changes: Any) -> SampleRequest:
-    sampling = Sampling(max_tokens=changes.pop("max_tokens", 6), top_p=changes.pop("top_p", 1.0))
+    settings = {name: changes.pop(name) for name in ("temperature", "top_p") if name in changes}
+    sampling = Sampling(max_tokens=changes.pop("max_tokens", 6), **settings)
     values: dict[str, Any] = {"stop_ids": frozenset(), "seed": 5, **changes}
     return SampleRequest(session_id=session_id, prompt_ids=prompt, sampling=sampling, **values)
 
@@ -279,12 +280,20 @@ def test_what_cannot_be_exact_is_refused(tmp_path: Path) -> None:
     async def scenario(served: Served) -> None:
         with pytest.raises(ConstraintError, match="without a grammar"):
             await served.engine.sample(ask(constraint=Constraint(grammar='start: "a"')))
-        with pytest.raises(DataError, match="top_p = 1"):
-            await served.engine.sample(ask(top_p=0.9))
+        with pytest.raises(DataError, match=r"at least 0\.01"):
+            await served.engine.sample(ask(temperature=0.005))
         with pytest.raises(DataError, match="context length"):
             await served.engine.sample(ask(tuple(range(8, 58)) * 3))
 
     run(tmp_path, scenario)
+
+
+def test_a_smaller_top_p_reports_the_log_probabilities_of_the_tokens_that_are_left(tmp_path: Path) -> None:
+    async def scenario(served: Served) -> Completion:
+        return await served.engine.sample(ask(top_p=1e-6))
+
+    # One token is left at each place, with probability 1.
+    assert run(tmp_path, scenario).sampled_logprobs == pytest.approx([0.0] * 6, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from sparring.chat import ByteTokenizer
 from sparring.engines.scripted import ScriptedEngine
 from sparring.errors import InfrastructureError, PolicyTimeout, ServiceError
-from sparring.gateway import EpisodeEndpoints, Gateway, ModelServer
+from sparring.gateway import EpisodeEndpoints, Gateway, ModelServer, Version, Versions
 from sparring.gateway.app import create_app
 from sparring.gateway.streaming import VisibleText
 from sparring.sessions import EpisodeIdentity, Session
@@ -310,7 +310,7 @@ def test_a_client_that_hangs_up_frees_the_engine(stream: bool) -> None:
 def test_a_served_model_answers_every_request_afresh() -> None:
     async def run() -> None:
         engine = ScriptedEngine(lambda request: f"{request.seed}", encode=ByteTokenizer().encode)
-        server = ModelServer(engine=engine, chat=CHAT, model_name="tuned", sampling=Sampling())
+        server = ModelServer(versions=Versions([Version("tuned", engine)]), chat=CHAT, sampling=Sampling())
         async with server, openai.AsyncOpenAI(base_url=server.base_url, api_key="any") as client:
             assert [model.id async for model in client.models.list()] == ["tuned"]
             ask = client.chat.completions.create
@@ -329,7 +329,9 @@ def test_a_served_model_answers_every_request_afresh() -> None:
 def test_a_served_model_may_ask_for_a_key() -> None:
     async def run() -> None:
         engine = ScriptedEngine(["a"], encode=ByteTokenizer().encode)
-        server = ModelServer(engine=engine, chat=CHAT, model_name="m", sampling=Sampling(), api_key="secret")
+        server = ModelServer(
+            versions=Versions([Version("m", engine)]), chat=CHAT, sampling=Sampling(), api_key="secret"
+        )
         async with server, openai.AsyncOpenAI(base_url=server.base_url, api_key="wrong") as client:
             with pytest.raises(openai.AuthenticationError):
                 await client.chat.completions.create(model="m", messages=[USER])

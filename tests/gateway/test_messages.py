@@ -17,6 +17,7 @@ from sparring.errors import InfrastructureError, PolicyTimeout
 from sparring.gateway import Gateway
 from sparring.gateway.app import create_app
 from sparring.gateway.endpoints import EpisodeEndpoints, StatelessEndpoints
+from sparring.gateway.versions import Version, Versions
 from sparring.types import Sampling
 from tests.gateway.builders import CALL, CHAT, anything, breaking_off_session, post_body, raw, replaced, session
 
@@ -246,9 +247,9 @@ def test_a_failure_mid_stream_is_an_event_of_the_stream() -> None:
 
 def test_errors_before_the_play_have_the_type_of_their_status() -> None:
     engine = ScriptedEngine(["a"], encode=ByteTokenizer().encode)
-    served = create_app(StatelessEndpoints(engine=engine, chat=CHAT, model_name="m", sampling=Sampling()))
+    served = create_app(StatelessEndpoints(versions=Versions([Version("m", engine)]), chat=CHAT, sampling=Sampling()))
     small = create_app(
-        StatelessEndpoints(engine=engine, chat=CHAT, model_name="m", sampling=Sampling()), max_body_bytes=9
+        StatelessEndpoints(versions=Versions([Version("m", engine)]), chat=CHAT, sampling=Sampling()), max_body_bytes=9
     )
     for response, status, kind in (
         (raw(create_app(EpisodeEndpoints("policy")), "POST", PATH, json=ASKED), 401, "authentication_error"),

@@ -16,6 +16,7 @@ from sparring.gateway import EpisodeEndpoints, WorkQueue
 from sparring.gateway.app import create_app
 from sparring.gateway.endpoints import StatelessEndpoints
 from sparring.gateway.runtime import MAX_LENGTH, TRAJECTORY_ID
+from sparring.gateway.versions import VERSIONS, Version, Versions
 from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import SampleRequest, Sampling
 from tests.gateway.builders import CALL, CHAT, raw
@@ -125,14 +126,16 @@ def test_requests_are_answered_as_documented(case: Any) -> None:
 
 
 def test_the_document_is_open_and_describes_what_its_endpoints_take() -> None:
+    versions = Versions([Version("m", ScriptedEngine([]))])
     served = create_app(
-        StatelessEndpoints(engine=ScriptedEngine([]), chat=CHAT, model_name="m", sampling=Sampling(), api_key="secret")
+        StatelessEndpoints(versions=versions, chat=CHAT, sampling=Sampling(), api_key="secret"), versions=versions
     )
     polled = create_app(EpisodeEndpoints("policy"), queue=WorkQueue("key"))
     for app, seed in ((APP, "null"), (served, "integer"), (polled, "null")):
         document = raw(app, "GET", "/openapi.json").json()
         assert document == raw(app, "GET", "/s/any-key/openapi.json").json()
         assert ("/v1/queue/lease" in document["paths"]) == (app is polled)
+        assert (VERSIONS in document["paths"]) == (app is served)
         fields = document["components"]["schemas"]["ChatCompletionsRequest"]["properties"]
         assert seed in str(fields["seed"])
         assert set(document["paths"]) == {

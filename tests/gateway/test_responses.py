@@ -17,6 +17,7 @@ from sparring.engines.scripted import ScriptedEngine
 from sparring.errors import PolicyTimeout
 from sparring.gateway.app import create_app
 from sparring.gateway.endpoints import NUM_KEPT, EpisodeEndpoints, StatelessEndpoints
+from sparring.gateway.versions import Version, Versions
 from sparring.types import Sampling
 from tests.gateway.builders import (
     CALL,
@@ -349,14 +350,14 @@ def test_a_prompt_without_room_names_the_input() -> None:
 
 def test_a_served_model_goes_on_from_its_last_answers() -> None:
     engine = ScriptedEngine(lambda _: "a", encode=ByteTokenizer().encode)
-    app = create_app(StatelessEndpoints(engine=engine, chat=CHAT, model_name="m", sampling=Sampling()))
+    app = create_app(StatelessEndpoints(versions=Versions([Version("m", engine)]), chat=CHAT, sampling=Sampling()))
 
     def answer(text: str, previous: str | None = None, **fields: Any) -> httpx.Response:
         asked = {"model": "default", "input": text, "previous_response_id": previous, **fields}
         return raw(app, "POST", PATH, json=asked)
 
     first = answer("one", instructions="Be brief.").json()
-    assert (first["model"], first["output"][0]["content"][0]["text"]) == ("default", "a")
+    assert (first["model"], first["output"][0]["content"][0]["text"]) == ("m", "a")
     second = answer("two", first["id"]).json()
     answer("three", second["id"])
     prompts = [CHAT.decode(request.prompt_ids).split("<|im_start|>")[1:-1] for request in engine.requests]
@@ -380,7 +381,7 @@ def test_a_served_model_goes_on_from_its_last_answers() -> None:
 
 def test_a_served_model_goes_by_its_name_or_default() -> None:
     engine = ScriptedEngine(lambda _: "a", encode=ByteTokenizer().encode)
-    app = create_app(StatelessEndpoints(engine=engine, chat=CHAT, model_name="m", sampling=Sampling()))
+    app = create_app(StatelessEndpoints(versions=Versions([Version("m", engine)]), chat=CHAT, sampling=Sampling()))
     for model, status in (("m", 200), ("default", 200), ("", 404), ("Default", 404), ("gpt-4", 404)):
         assert raw(app, "POST", PATH, json={"model": model, "input": "x"}).status_code == status
 

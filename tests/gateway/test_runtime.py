@@ -14,7 +14,7 @@ import pytest
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
 from sparring.errors import InfrastructureError
-from sparring.gateway import EpisodeEndpoint, Gateway, ModelServer
+from sparring.gateway import EpisodeEndpoint, Gateway, ModelServer, Version, Versions
 from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import Reward, Sampling
 
@@ -364,7 +364,7 @@ def test_a_served_model_has_no_episodes_to_report_on() -> None:
     async def run() -> None:
         engine = ScriptedEngine(["a"], encode=ByteTokenizer().encode)
         chat = TemplateChat(ByteTokenizer())
-        server = ModelServer(engine=engine, chat=chat, model_name="m", sampling=Sampling())
+        server = ModelServer(versions=Versions([Version("m", engine)]), chat=chat, sampling=Sampling())
         async with server, httpx.AsyncClient(base_url=server.base_url.removesuffix("/v1")) as client:
             body = {"JobArn": JOB, "TrajectoryId": "t"}
             refused(await client.post("/complete-rollout", json=body), 404, "ResourceNotFoundException", "no episodes")

@@ -40,7 +40,9 @@ def test_refused_clients_and_infrastructure_use_up_one_budget() -> None:
     made = FailureBudget(0.2)
     made.count(90, 10)
     made.count(10, 10, 10)  # 20 of 100
-    with pytest.raises(ServiceError, match=r"21 of 101 .*\(10 because of infrastructure .*; 11 because the gateway refused"):
+    with pytest.raises(
+        ServiceError, match=r"21 of 101 .*\(10 because of infrastructure .*; 11 because the gateway refused"
+    ):
         made.count(1, 1, 1)
     made = FailureBudget(0.2)
     with pytest.raises(
