@@ -80,6 +80,21 @@ def test_a_turn_never_has_a_later_version_than_the_engine(tmp_path: Path) -> Non
     assert (turn.versions, version) == (((1, 6),), 1)
 
 
+def test_a_turn_whose_attempt_failed_is_sampled_with_the_newest_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparring.engines.vllm._FIRST_PAUSE_SECONDS", 1.0)
+
+    async def scenario(served: Served) -> Completion:
+        served.servers[0].faults = {"errors": 1}
+        turn = asyncio.create_task(served.engine.sample(ask()))
+        await asyncio.sleep(0.4)
+        await served.engine.load_weights(SECOND, 1)
+        return await turn
+
+    assert run(tmp_path, scenario).versions == ((1, 6),)
+
+
 def test_a_server_that_was_started_again_gets_the_newest_weights(tmp_path: Path) -> None:
     async def scenario(served: Served) -> tuple[Completion, list[float], list[float]]:
         await served.engine.load_weights(SECOND, 1)

@@ -100,15 +100,9 @@ def test_a_turn_that_runs_across_a_switch_reports_which_version_sampled_each_tok
     asked = [request(number) for number in range(8)]
 
     async def scenario(engine: VLLMEngine) -> list[Completion]:
-        num_tokens = 0
-
-        def count(_: int) -> None:
-            nonlocal num_tokens
-            num_tokens += 1
-
-        # Half of the turns are streamed.
-        running = [asyncio.create_task(engine.sample(one, count if i % 2 else None)) for i, one in enumerate(asked)]
-        while num_tokens < 40:  # noqa: ASYNC110
+        tokens: list[list[int]] = [[] for _ in asked]
+        running = [asyncio.create_task(engine.sample(one, own.append)) for one, own in zip(asked, tokens, strict=True)]
+        while not all(tokens):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await engine.load_weights(versions[1], 1)
         return await asyncio.gather(*running)
