@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparring.config import Config, PolicySection, key_from
 from sparring.engines.openai import OpenAIEngine
+from sparring.errors import DataError
+from sparring.models.description import ModelDescription
 from sparring.protocols import Engine
 from sparring.rollouts import NamedPolicy
+from sparring.run_folders.run_folder import VOCABULARY
 from sparring.runtime.plugins import load_function
 from sparring.types import Sampling, Weights
 
@@ -83,6 +88,23 @@ def build_frozen_engine(section: PolicySection, engine: Engine, policy: Policy |
     if section.weights == "base":
         return engine.freeze(initial)
     return engine.freeze(load_checkpoint_weights(find_checkpoint(section.weights), policy))
+
+
+def check_vocabularies(config: Config, model: ModelDescription) -> None:
+    """Raise DataError if a frozen policy is from a run whose model has another vocabulary, as far as the run's folder
+    contains the vocabulary."""
+    for name, section in config.policies.items():
+        if section.role != "frozen" or section.weights in ("base", "warm_start"):
+            continue
+        stored = find_checkpoint(section.weights).parent.parent / VOCABULARY
+        if not stored.is_file():
+            continue
+        for index, (theirs, ours) in enumerate(zip_longest(json.loads(stored.read_bytes()), model.vocabulary())):
+            if theirs != ours:
+                raise DataError(
+                    f"policies.{name}.weights = {section.weights!r} is from a run with another vocabulary: token {index} is "
+                    f"{theirs!r} there and {ours!r} here. Use a run with the same model as this recipe."
+                )
 
 
 def pin_checkpoints(config: Config) -> Config:

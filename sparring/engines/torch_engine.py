@@ -103,6 +103,7 @@ class TorchEngine:
         """The versions of frozen policies, by fingerprint; entries are never removed."""
         self._strangers: list[str] = []
         """Deterministic mode: the sessions of this round that were never opened. Later rounds must not use their rows."""
+        self._scoring = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="sparring-engine", daemon=True)
         self._thread.start()
 
@@ -195,7 +196,7 @@ class TorchEngine:
         if len(token_ids) < 2:
             return []
         arguments = ((frozen or self._current).weights, tuple(token_ids), temperature or 1.0)
-        return (await asyncio.to_thread(releases_threads(self._forward.logprobs), *arguments)).tolist()
+        return await asyncio.to_thread(releases_threads(self._score), *arguments)
 
     def open_session(self, session_id: str) -> None:
         """Register a session. From now on, a deterministic engine starts no round without this session."""
@@ -221,6 +222,10 @@ class TorchEngine:
             self._is_closed = True
             self._wake.notify()
         await asyncio.to_thread(self._thread.join)
+
+    def _score(self, weights: Any, token_ids: tuple[int, ...], temperature: float) -> list[float]:
+        with self._scoring:  # several passes at once would need more memory and compete for the processor
+            return self._forward.logprobs(weights, token_ids, temperature).tolist()
 
     def _check(self, request: SampleRequest) -> None:
         prompt = request.prompt_ids

@@ -159,7 +159,8 @@ class VLLMServer:
         """
         for bias in BIASES:
             body = _score_body(model, token_ids, place, temperature=temperature, bias=bias)
-            answer = await self._post("/inference/v1/generate", body, model=model, seconds=LOAD_SECONDS)
+            async with self.slots:
+                answer = await self._post("/inference/v1/generate", body, model=model, seconds=LOAD_SECONDS)
             try:
                 reported = _find_logprob(answer, token_ids[place])
             except (LookupError, TypeError, ValueError) as error:
