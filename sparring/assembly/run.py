@@ -32,6 +32,7 @@ from sparring.assembly.message_engines import load_message_engine
 from sparring.assembly.policies import (
     build_frozen_engine,
     build_sampling,
+    build_teacher,
     check_vocabularies,
     list_endpoints,
     load_checkpoint_weights,
@@ -127,14 +128,8 @@ class TrainingParts(RolloutParts):
     algorithm: Algorithm
     detectors: tuple[Detector, ...]
     """The detectors that run after every step."""
-
-    @property
-    def teacher(self) -> Teacher | None:
-        """The policy of `algorithm.teacher`."""
-        section = self.config.algorithm
-        if section.teacher is None:
-            return None
-        return Teacher(name=section.teacher, engine=self.frozen[section.teacher], coef=section.teacher_coef)
+    teacher: Teacher | None
+    """The policy of `algorithm.teacher`."""
 
 
 @contextmanager
@@ -194,6 +189,7 @@ def load_training_parts(
         learner=learner,
         algorithm=algorithm,
         detectors=detectors,
+        teacher=build_teacher(config, rollout.frozen, rollout.model.tokenizer),
     )
 
 
@@ -386,9 +382,11 @@ async def load_into_engine(parts: RolloutParts, folder: RunFolder, weights: Weig
 
 
 async def close(parts: RolloutParts) -> None:
-    """Close the collector, the engine, the learner and the ledger."""
+    """Close the collector, the engine, the teacher, the learner and the ledger."""
     await parts.collector.aclose()
     await parts.engine.close()
     if isinstance(parts, TrainingParts):
+        if parts.teacher is not None:
+            await parts.teacher.source.close()
         await asyncio.to_thread(parts.learner.close)
     await asyncio.to_thread(parts.ledger.close)

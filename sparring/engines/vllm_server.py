@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, final
 
@@ -52,6 +53,7 @@ HOW_TO_START = (
     "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora --max-lora-rank RANK "
     "--enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm"
 )
+HOW_TO_START_TEACHER = "start it with vllm serve MODEL --enable-scale-out --logprobs-mode processed_logprobs"
 
 
 class Unanswered(Exception):
@@ -73,12 +75,17 @@ class Generation:
 class VLLMServer:
     """The client of one server. Raises ServiceError if it does not answer, or lacks a setting that sampling needs."""
 
-    def __init__(self, base_url: str, *, api_key: str | None = None, max_running: int = 64) -> None:
+    def __init__(
+        self, base_url: str, *, api_key: str | None = None, max_running: int = 64, fixed_model: str | None = None
+    ) -> None:
+        """`fixed_model` is the name of a served model that is used without other adapters. None is the base model,
+        which gets adapters."""
         self._base_url = base_url.rstrip("/").removesuffix("/v1")
         self.where = f"the vLLM server at {self._base_url}"
         self.slots = asyncio.Semaphore(max_running)
         self._headers = headers_of(api_key)
-        self.model, self.max_context_tokens = check_server(self._base_url, self._headers)
+        self._how_to_start = HOW_TO_START if fixed_model is None else HOW_TO_START_TEACHER
+        self.model, self.max_context_tokens = check_server(self._base_url, self._headers, fixed_model)
         self._client = httpx.AsyncClient(
             base_url=self._base_url,
             headers=self._headers,
@@ -171,6 +178,25 @@ class VLLMServer:
                 return remove_bias(reported, bias)
         raise InfrastructureError(f"{self.where} did not report the log-probability of the id {token_ids[place]}.")
 
+    def check_tokenizer(self, text: str, token_ids: Sequence[int], model: str) -> None:
+        """Raise ServiceError unless the server converts a text to these ids."""
+        body = {"model": model, "prompt": text, "add_special_tokens": False}
+        try:
+            with httpx.Client(headers=self._headers, timeout=httpx.Timeout(FIRST_SECONDS)) as client:
+                response = client.post(f"{self._base_url}/tokenize", json=body)
+            found = list(response.json()["tokens"])
+        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+            raise ServiceError(
+                f"{self.where} does not tokenize a text ({error!r}), so its vocabulary cannot be compared with that of the "
+                "recipe's model. Serve it with its tokenizer."
+            ) from error
+        for place, (theirs, ours) in enumerate(zip_longest(found, token_ids)):
+            if theirs != ours:
+                raise ServiceError(
+                    f"{self.where}: {model} has another vocabulary than the recipe's model: token {place} of one text has the "
+                    f"id {theirs} there and {ours} here. Serve a model with the same tokenizer."
+                )
+
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Load an adapter unless this server has it. Raises Unanswered, and ServiceError if the server refuses it."""
         if name in self._adapters:
@@ -235,7 +261,9 @@ class VLLMServer:
         if _may_pass(status):
             raise self._failed(f"{self.where} answered status {status}: {text}")
         if status in (401, 403, 404):
-            raise ServiceError(f"{self.where} answered status {status}: {text}. Check the key, or {HOW_TO_START}.")
+            raise ServiceError(
+                f"{self.where} answered status {status}: {text}. Check the key, or {self._how_to_start}."
+            )
         raise DataError(f"{self.where} refused a turn with status {status}: {text}.")
 
     def _failed(self, problem: str) -> Unanswered:
@@ -249,12 +277,14 @@ def _may_pass(status: int) -> bool:
     return status in (408, 429) or status >= 500
 
 
-def check_server(base_url: str, headers: Mapping[str, str]) -> tuple[str, int]:
+def check_server(base_url: str, headers: Mapping[str, str], fixed_model: str | None = None) -> tuple[str, int]:
     """Return the base model and the largest number of tokens of a turn.
 
-    Raises ServiceError if the server does not answer, has no route for token ids or adapters, or reports
-    log-probabilities from before the temperature is applied.
+    Raises ServiceError if the server does not answer, has no route for token ids or adapters, does not have the
+    `fixed_model`, or reports log-probabilities from before the temperature is applied. A server with a fixed model needs
+    no adapters.
     """
+    how_to_start = HOW_TO_START if fixed_model is None else HOW_TO_START_TEACHER
     where = f"the vLLM server at {base_url}"
     try:
         with httpx.Client(
@@ -265,10 +295,14 @@ def check_server(base_url: str, headers: Mapping[str, str]) -> tuple[str, int]:
                 raise ServiceError(
                     f"{where} answered status {models.status_code} to /v1/models. Check address and key."
                 )
-            base = next(one for one in models.json()["data"] if not one.get("parent"))
-            if client.post("/v1/load_lora_adapter", json={}).status_code in (404, 405):
-                raise ServiceError(f"{where} loads no adapters while it runs; {HOW_TO_START}.")
-            _check_logprobs(client, base["id"], where)
+            served = models.json()["data"]
+            base = next(one for one in served if not one.get("parent"))
+            if fixed_model is None and client.post("/v1/load_lora_adapter", json={}).status_code in (404, 405):
+                raise ServiceError(f"{where} loads no adapters while it runs; {how_to_start}.")
+            if fixed_model is not None and fixed_model not in [one["id"] for one in served]:
+                names = ", ".join(repr(one["id"]) for one in served)
+                raise ServiceError(f"{where} does not serve {fixed_model!r}; it serves {names}.")
+            _check_logprobs(client, fixed_model or base["id"], where, how_to_start)
             return str(base.get("root") or base["id"]), int(base["max_model_len"])
     except httpx.HTTPError as error:
         raise ServiceError(f"{unreachable(where, error)}. Start it, and check the address.") from error
@@ -284,7 +318,7 @@ def check_server(base_url: str, headers: Mapping[str, str]) -> tuple[str, int]:
         raise ServiceError(f"{where} does not answer as vLLM 0.32 does ({error!r}); check the address.") from error
 
 
-def _check_logprobs(client: httpx.Client, model: str, where: str) -> None:
+def _check_logprobs(client: httpx.Client, model: str, where: str, how_to_start: str) -> None:
     """Raise ServiceError unless the log-probability of a sampled token is computed after the temperature is applied.
 
     At a small temperature it is near 0, while the log-probability at temperature 1 usually is not.
@@ -296,7 +330,7 @@ def _check_logprobs(client: httpx.Client, model: str, where: str) -> None:
         if sampled.status_code != 200:
             raise ServiceError(
                 f"{where} answered status {sampled.status_code} to token ids: {sampled.text[:200]}. To fix this, "
-                f"{HOW_TO_START}."
+                f"{how_to_start}."
             )
         first = _read_generation([sampled.json()], None, where)
         body = _score_body(model, [*prompt, *first.token_ids], len(prompt))
@@ -304,7 +338,7 @@ def _check_logprobs(client: httpx.Client, model: str, where: str) -> None:
         if before is not None and before < -0.05:
             if abs(first.logprobs[0] - before) < 1e-3:
                 raise ServiceError(
-                    f"{where} reports log-probabilities from before the temperature is applied; {HOW_TO_START}."
+                    f"{where} reports log-probabilities from before the temperature is applied; {how_to_start}."
                 )
             return
 

@@ -11,11 +11,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from sparring.algorithms.credit import TokenAdvantages
-from sparring.errors import InfrastructureError, ServiceError
-from sparring.protocols import Engine
+from sparring.errors import ServiceError, SparringError
 from sparring.runtime import event_loop
 from sparring.runtime.cancellable import raise_if_cancelled
 from sparring.types import TrajectoryGroup, Turn
@@ -27,13 +26,21 @@ Text: TypeAlias = tuple[float, tuple[int, ...]]
 """The temperature of a turn, and the ids of its prompt and its answer."""
 
 
+class LogprobSource(Protocol):
+    """Returns log-probabilities of given ids. Every `protocols.Engine` with this capability is one."""
+
+    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]: ...
+
+    async def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teacher:
     """The policy that a run learns from."""
 
     name: str
     """The name of the teacher's section in [policies]."""
-    engine: Engine
+    source: LogprobSource
     coef: float
     """The factor of the teacher's advantages."""
 
@@ -53,10 +60,10 @@ class Teacher:
         return {text: scores[whole][: len(text[1]) - 1] for text, whole in whole_of.items()}
 
     async def _score(self, texts: Sequence[Text]) -> list[list[float]]:
-        calls = (self.engine.logprobs(ids, temperature) for temperature, ids in texts)
+        calls = (self.source.logprobs(ids, temperature) for temperature, ids in texts)
         scores: list[list[float]] = []
         for (_, ids), found in zip(texts, await asyncio.gather(*calls, return_exceptions=True), strict=True):
-            if isinstance(found, InfrastructureError | ServiceError):
+            if isinstance(found, SparringError):
                 raise self._failed(str(found)) from found
             if isinstance(found, BaseException):
                 raise found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import string
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,7 @@ class VLLMRoutes:
                 Route("/v1/load_lora_adapter", self.load, methods=["POST"]),
                 Route("/v1/unload_lora_adapter", self.unload, methods=["POST"]),
                 Route("/inference/v1/generate", self.generate, methods=["POST"]),
+                Route("/tokenize", self.tokenize, methods=["POST"]),
                 Route("/faults", self.set_faults, methods=["POST"]),
             ]
         )
@@ -55,6 +57,15 @@ class VLLMRoutes:
         base = {"id": "base", "parent": None, MAX_TOKENS: self.engine.max_context_tokens}
         adapters = [{"id": name, "parent": "base", MAX_TOKENS: None} for name in self.adapters]
         return JSONResponse({"object": "list", "data": [base, *adapters]})
+
+    async def tokenize(self, request: Request) -> Response:
+        """Convert letters to the ids of `cases.Letters`, shifted if the server has another vocabulary."""
+        if status := self.faults.get(request.url.path):
+            return JSONResponse({"error": {"message": "no"}}, status)
+        body, shift = await request.json(), self.faults.get("other_vocabulary", 0)
+        assert body["add_special_tokens"] is False
+        tokens = [8 + string.ascii_letters.index(one) + shift for one in body["prompt"]]
+        return JSONResponse({"count": len(tokens), "tokens": tokens, MAX_TOKENS: self.engine.max_context_tokens})
 
     async def set_faults(self, request: Request) -> Response:
         self.faults = await request.json()

@@ -1,5 +1,6 @@
 """On-policy distillation: advantages from a teacher's log-probabilities, and a student that reaches its teacher."""
 
+import asyncio
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from sparring.runtime import event_loop
 from sparring.training.distillation import Teacher, compute_advantages, distill
 from sparring.training.learner import TorchLearner
 from sparring.training.sequences import build_batch
-from sparring.types import SampleRequest, Sampling, Weights
+from sparring.types import SampleRequest, Sampling, Turn, Weights
 from tests.contracts.cases import make_policy, weights_of
 
 
@@ -29,7 +30,7 @@ def teacher_of(weights: Weights, *, coef: float = 1.0) -> Iterator[Teacher]:
     policy = make_policy()
     engine = TorchEngine(policy, policy.snapshot(), max_running=1, kv_cache_tokens=1024)
     try:
-        yield Teacher(name="expert", engine=engine.freeze(weights), coef=coef)
+        yield Teacher(name="expert", source=engine.freeze(weights), coef=coef)
     finally:
         event_loop.submit(engine.close()).result()
 
@@ -77,7 +78,7 @@ def test_the_teacher_scores_at_the_temperature_of_each_turn_and_equal_texts_once
     groups = [group("a", fork, [turn(0, None, [9, 10], [11, 12])]), group("b", [turn(0, None, [9, 10], [30])])]
     weights = weights_of(1)
     with teacher_of(weights) as teacher:
-        forward = teacher.engine._engine._forward
+        forward = teacher.source._engine._forward
         compute, scored = forward.logprobs, []
 
         def count(weights, token_ids, temperature):
@@ -111,12 +112,12 @@ def test_the_teacher_scores_at_the_temperature_of_each_turn_and_equal_texts_once
 def test_a_teacher_that_fails_ends_the_step(turn, group):
     played = [group("t", [turn(0, None, [5, 6], [7, 8])])]
     with teacher_of(weights_of(1)) as teacher:
-        without_weights = replace(teacher, engine=teacher.engine.freeze())
+        without_weights = replace(teacher, source=teacher.source.freeze())
         with pytest.raises(ServiceError, match=r"the teacher \(policies.expert\) did not score .* no weights yet"):
             distill(played, without_weights)
     for logprob in (math.nan, -math.inf):
         with pytest.raises(ServiceError, match=r"policies.expert.*one finite log-probability for each token"):
-            distill(played, Teacher(name="expert", engine=ScriptedEngine([], logprob=logprob), coef=1.0))
+            distill(played, Teacher(name="expert", source=ScriptedEngine([], logprob=logprob), coef=1.0))
 
 
 PROMPTS = [(8, 20), (9, 30), (10, 40), (11, 50)]
@@ -127,7 +128,7 @@ def train_student(coef: float, *, turn, group, num_steps: int = 40) -> list[floa
     policy = make_policy()
     learner = TorchLearner(policy)
     engine = TorchEngine(policy, learner.export_weights(), max_running=64, kv_cache_tokens=4096)
-    expert = Teacher(name="expert", engine=engine.freeze(weights_of(1)), coef=coef)
+    expert = Teacher(name="expert", source=engine.freeze(weights_of(1)), coef=coef)
 
     def advantages(groups):
         turns = {one.id: (0.0,) for each in groups for one in each.trajectories}
@@ -147,10 +148,8 @@ def train_student(coef: float, *, turn, group, num_steps: int = 40) -> list[floa
     divergences = []
     try:
         for step in range(1, num_steps + 1):
-            groups = [
-                group(str(prompt), *event_loop.submit(roll_out(engine, prompt, step, turn)).result())
-                for prompt in PROMPTS
-            ]
+            played = event_loop.submit(roll_out(engine, step, turn)).result()
+            groups = [group(str(prompt), *members) for prompt, members in zip(PROMPTS, played, strict=True)]
             update = learn(rule, groups, step)
             divergences.append(update.metrics["training/teacher_kl"])
             event_loop.submit(engine.load_weights(learner.export_weights(), step)).result()
@@ -159,19 +158,21 @@ def train_student(coef: float, *, turn, group, num_steps: int = 40) -> list[floa
     return divergences
 
 
-async def roll_out(engine: Engine, prompt: tuple[int, ...], step: int, turn) -> list[list]:
-    members = []
-    for seed in range(16):
+async def roll_out(engine: Engine, step: int, turn) -> list[list[list[Turn]]]:
+    """Sample 16 answers to each prompt."""
+
+    async def play(prompt: tuple[int, ...], seed: int) -> list[Turn]:
         request = SampleRequest(
-            session_id=f"{step}-{prompt}-{seed}",
+            session_id=f"{prompt}-{seed}",
             prompt_ids=prompt,
             sampling=Sampling(max_tokens=4),
             stop_ids=frozenset(),
             seed=1000 * step + seed,
         )
         done = await engine.sample(request)
-        members.append([replace(turn(0, None, prompt, done.token_ids), sampled_logprobs=done.sampled_logprobs)])
-    return members
+        return [replace(turn(0, None, prompt, done.token_ids), sampled_logprobs=done.sampled_logprobs)]
+
+    return [await asyncio.gather(*(play(prompt, seed) for seed in range(16))) for prompt in PROMPTS]
 
 
 def test_a_student_reaches_its_teacher_without_a_reward(turn, group):

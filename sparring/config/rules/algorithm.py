@@ -154,31 +154,21 @@ def divergence_without_base_model(config: Config) -> Iterator[Conflict]:
         )
 
 
-def teacher_without_logprobs(config: Config) -> Iterator[Conflict]:
-    """Report a teacher that is not a frozen policy. Only frozen policies have the vocabulary of the policy in training,
-    and return log-probabilities of its tokens."""
+def missing_teacher(config: Config) -> Iterator[Conflict]:
     name = config.algorithm.teacher
     if name is None:
         return
-    reads = (f"policies.{name}",)
     if name not in config.policies:
-        frozen = [one for one, policy in config.policies.items() if policy.role == "frozen"]
-        others = f", or choose {' or '.join(map(repr, frozen))}" if frozen else ""
+        known = [one for one, policy in config.policies.items() if policy.role != "trained"]
+        others = f", or choose {' or '.join(map(repr, known))}" if known else ""
         message = f"is {name!r}, but the recipe has no [policies.{name}]; add this section{others}."
         yield Conflict("algorithm.teacher", message, ("policies",))
-    elif config.policies[name].role == "endpoint":
-        yield Conflict(
-            "algorithm.teacher",
-            f"is {name!r}, but an endpoint answers in messages and returns no log-probabilities of the policy's tokens; use "
-            "a policy with role = 'frozen'.",
-            reads,
-        )
     elif config.policies[name].role == "trained":
         yield Conflict(
             "algorithm.teacher",
             f"is {name!r}, which is the policy in training itself, so there is nothing to learn from it; use a policy with "
-            "role = 'frozen'.",
-            reads,
+            "role = 'frozen' or 'endpoint'.",
+            (f"policies.{name}",),
         )
 
 
@@ -246,7 +236,7 @@ RULES: tuple[ConfigRule, ...] = (
     divergence_in_binary_rewards,
     divergence_without_weight,
     divergence_without_base_model,
-    teacher_without_logprobs,
+    missing_teacher,
     teacher_coef_without_teacher,
     nothing_to_learn_from,
     divergence_in_unread_rewards,
