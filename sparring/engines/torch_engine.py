@@ -186,17 +186,17 @@ class TorchEngine:
         return self._frozen[weights.fingerprint]
 
     async def logprobs(
-        self, token_ids: Sequence[int], temperature: float = 1.0, *, frozen: Version | None = None
+        self, token_ids: Sequence[int], temperature: float = 1.0, first: int = 1, *, frozen: Version | None = None
     ) -> list[float]:
-        """Return the log-probability (in nats) of each id except the first, given the ids before it, under the newest
-        or the frozen weights.
+        """Return the log-probability (in nats) of each id from index `first` on, given the ids before it, under the
+        newest or the frozen weights.
 
         Temperature 0 counts as temperature 1, as in `sample`.
         """
         if len(token_ids) < 2:
             return []
         arguments = ((frozen or self._current).weights, tuple(token_ids), temperature or 1.0)
-        return await asyncio.to_thread(releases_threads(self._score), *arguments)
+        return (await asyncio.to_thread(releases_threads(self._score), *arguments))[first - 1 :]
 
     def open_session(self, session_id: str) -> None:
         """Register a session. From now on, a deterministic engine starts no round without this session."""

@@ -147,13 +147,13 @@ class VLLMServer:
             raise self._failed(f"{self.where} broke off a turn ({type(error).__name__} {error})") from error
         self._num_failures = 0
 
-    async def score(self, model: str, token_ids: Sequence[int], temperature: float) -> list[float]:
-        """Return the log-probability of each id except the first.
+    async def score(self, model: str, token_ids: Sequence[int], temperature: float, first: int = 1) -> list[float]:
+        """Return the log-probability of each id from index `first` on.
 
         Each id is requested as a next token. vLLM 0.32 can also return the log-probabilities of a prompt, but with an
         adapter, and while other turns run, such a request ends the server (docs/vllm.md).
         """
-        places = range(1, len(token_ids))
+        places = range(first, len(token_ids))
         return list(
             await asyncio.gather(*(self._score_one(model, token_ids, one, temperature or 1.0) for one in places))
         )

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from sparring.engines.vllm import MAX_RETRIES
 from sparring.engines.vllm_server import Unanswered, VLLMServer
-from sparring.errors import InfrastructureError, ServiceError
+from sparring.errors import InfrastructureError
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 10.0
 _NUM_PROBED_IDS = 512
@@ -30,12 +30,12 @@ class VLLMTeacher:
         text = tokenizer.decode(range(0, len(tokenizer), max(1, len(tokenizer) // _NUM_PROBED_IDS)))
         self._server.check_tokenizer(text, tokenizer.encode(text, add_special_tokens=False), model)
 
-    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
-        """Return the log-probability of each id except the first, like `protocols.Engine.logprobs`. Raises
-        InfrastructureError if the server does not answer."""
+    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0, first: int = 1) -> list[float]:
+        """Return log-probabilities, like `protocols.Engine.logprobs`. Raises InfrastructureError if the server does not
+        answer."""
         for attempt in range(MAX_RETRIES + 1):
             try:
-                return await self._server.score(self._model, token_ids, temperature)
+                return await self._server.score(self._model, token_ids, temperature, first)
             except Unanswered as failure:
                 if attempt == MAX_RETRIES:
                     raise InfrastructureError(f"{failure}.") from failure

@@ -1,14 +1,14 @@
 """On-policy distillation: each sampled token gets an advantage from a teacher (docs/algorithms.md, "A teacher").
 
 The advantage is log p_teacher - log p_policy of the token, after the same history and at the same temperature. Its
-expected gradient is that of the per-token reverse KL divergence, KL(policy || teacher).
+expected policy gradient is that of -KL(policy || teacher), the reverse KL divergence after this history.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Protocol, TypeAlias
@@ -29,7 +29,7 @@ Text: TypeAlias = tuple[float, tuple[int, ...]]
 class LogprobSource(Protocol):
     """Returns log-probabilities of given ids. Every `protocols.Engine` with this capability is one."""
 
-    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]: ...
+    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0, first: int = 1) -> list[float]: ...
 
     async def close(self) -> None: ...
 
@@ -45,31 +45,36 @@ class Teacher:
     """The factor of the teacher's advantages."""
 
     def score(self, groups: Sequence[TrajectoryGroup]) -> dict[Text, list[float]]:
-        """Return the teacher's log-probability of each id of each trained turn except the first id of the text.
+        """Return the teacher's log-probabilities of the last ids of each text, including those of all trained answers
+        that end there.
 
         A text that begins another text is scored as a part of it. This function blocks, and must not be called in the
         event loop. Raises ServiceError if the teacher does not score all texts.
         """
-        whole_of = _find_whole_texts(_text_of(turn) for turn in _trained_turns(groups))
-        wanted = list(dict.fromkeys(whole_of.values()))
-        scores: dict[Text, list[float]] = {}
+        first_of: dict[Text, int] = {}
+        turns = [turn for turn in _list_turns(groups) if turn.is_trained]
+        whole_of = _find_whole_texts(_text_of(turn) for turn in turns)
+        for turn in turns:
+            whole = whole_of[_text_of(turn)]
+            first_of[whole] = min(first_of.get(whole, len(turn.prompt_ids)), len(turn.prompt_ids))
+        wanted, scores = list(first_of.items()), dict[Text, list[float]]()
         for begin in range(0, len(wanted), SCORED_AT_ONCE):
             raise_if_cancelled()
-            texts = wanted[begin : begin + SCORED_AT_ONCE]
-            scores |= zip(texts, event_loop.submit(self._score(texts)).result(), strict=True)
-        return {text: scores[whole][: len(text[1]) - 1] for text, whole in whole_of.items()}
+            scores |= event_loop.submit(self._score(dict(wanted[begin : begin + SCORED_AT_ONCE]))).result()
+        return {text: scores[whole][: len(text[1]) - first_of[whole]] for text, whole in whole_of.items()}
 
-    async def _score(self, texts: Sequence[Text]) -> list[list[float]]:
-        calls = (self.source.logprobs(ids, temperature) for temperature, ids in texts)
-        scores: list[list[float]] = []
-        for (_, ids), found in zip(texts, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+    async def _score(self, first_of: Mapping[Text, int]) -> dict[Text, list[float]]:
+        """Return the log-probabilities of each text's ids from an index on."""
+        calls = (self.source.logprobs(ids, temperature, first) for (temperature, ids), first in first_of.items())
+        scores: dict[Text, list[float]] = {}
+        for text, found in zip(first_of, await asyncio.gather(*calls, return_exceptions=True), strict=True):
             if isinstance(found, SparringError):
                 raise self._failed(str(found)) from found
             if isinstance(found, BaseException):
                 raise found
-            if len(found) != len(ids) - 1 or not all(map(math.isfinite, found)):
+            if len(found) != len(text[1]) - first_of[text] or not all(map(math.isfinite, found)):
                 raise self._failed("it did not return one finite log-probability for each token")
-            scores.append(found)
+            scores[text] = found
         return scores
 
     def _failed(self, problem: str) -> ServiceError:
@@ -89,30 +94,26 @@ def compute_advantages(
 ) -> tuple[TokenAdvantages, Mapping[str, float]]:
     """Return coef * (log p_teacher - log p_policy) of each trained token, and the mean of log p_policy - log p_teacher.
 
-    `scores` are the teacher's log-probabilities of each text. Tokens that are not trained get 0.
+    `scores` are the teacher's log-probabilities of the last ids of each text. Tokens that are not trained get 0.
     """
-    differences: dict[tuple[str, int], list[float]] = {}
-    for trajectory in (one for group in groups for one in group.trajectories):
-        for turn in trajectory.turns:
-            if turn.is_trained:
-                answer = scores[_text_of(turn)][-len(turn.token_ids) :]
-                differences[trajectory.id, turn.id] = [
-                    known - sampled for known, sampled in zip(answer, turn.sampled_logprobs, strict=True)
-                ]
+    differences: list[float] = []
+
+    def compare(turn: Turn) -> tuple[float, ...]:
+        if not turn.is_trained:
+            return (0.0,) * len(turn.token_ids)
+        answer = scores[_text_of(turn)][-len(turn.token_ids) :]
+        found = [known - sampled for known, sampled in zip(answer, turn.sampled_logprobs, strict=True)]
+        differences.extend(found)
+        return tuple(coef * one for one in found)
+
     advantages = {
-        trajectory.id: tuple(
-            tuple(coef * one for one in differences.get((trajectory.id, turn.id), [0.0] * len(turn.token_ids)))
-            for turn in trajectory.turns
-        )
-        for group in groups
-        for trajectory in group.trajectories
+        trajectory.id: tuple(map(compare, trajectory.turns)) for group in groups for trajectory in group.trajectories
     }
-    every = [-one for values in differences.values() for one in values]
-    return advantages, {"training/teacher_kl": fmean(every)} if every else {}
+    return advantages, {"training/teacher_kl": -fmean(differences)} if differences else {}
 
 
-def _trained_turns(groups: Iterable[TrajectoryGroup]) -> Iterable[Turn]:
-    return (turn for group in groups for one in group.trajectories for turn in one.turns if turn.is_trained)
+def _list_turns(groups: Iterable[TrajectoryGroup]) -> Iterator[Turn]:
+    return (turn for group in groups for trajectory in group.trajectories for turn in trajectory.turns)
 
 
 def _text_of(turn: Turn) -> Text:

@@ -41,9 +41,9 @@ def test_an_advantage_is_the_teachers_log_probability_minus_the_sampled_one(turn
         [turn(0, None, [5, 6], [7, 8]), turn(1, 0, [5, 6, 7, 8, 9], [10])],
         [turn(0, None, [5, 6], [11], temperature=0.0)],
     )
-    # The first number of each list belongs to the prompt. The last trajectory is greedy, so it is neither scored nor
-    # trained.
-    scores = {(1.0, (5, 6, 7, 8)): [-9.0, -0.5, -3.0], (1.0, (5, 6, 7, 8, 9, 10)): [-9.0, -0.5, -3.0, -9.0, -1.5]}
+    # The scores of the second turn begin with those of the first one and with that of id 9, which was not sampled. The
+    # last trajectory is greedy, so it is neither scored nor trained.
+    scores = {(1.0, (5, 6, 7, 8)): [-0.5, -3.0], (1.0, (5, 6, 7, 8, 9, 10)): [-0.5, -3.0, -9.0, -1.5]}
     tokens, metrics = compute_advantages([played], scores, coef=0.5)
     # Sampled at -1: 0.5 * (-0.5 + 1), 0.5 * (-3 + 1), 0.5 * (-1.5 + 1).
     assert tokens == {"t-0": ((0.25, -1.0), (-0.25,)), "t-1": ((0.0,),)}
@@ -120,10 +120,11 @@ def test_a_teacher_that_fails_ends_the_step(turn, group):
             distill(played, Teacher(name="expert", source=ScriptedEngine([], logprob=logprob), coef=1.0))
 
 
-PROMPTS = [(8, 20), (9, 30), (10, 40), (11, 50)]
+PROMPTS = [(8, 20), (9, 30)]
+NUM_STEPS = 40
 
 
-def train_student(coef: float, *, turn, group, num_steps: int = 40) -> list[float]:
+def train_student(coef: float, *, turn, group, num_steps: int = NUM_STEPS) -> list[float]:
     """Train a student with the advantages of a teacher alone. Return the mean divergence per token at each step."""
     policy = make_policy()
     learner = TorchLearner(policy)
@@ -143,7 +144,7 @@ def train_student(coef: float, *, turn, group, num_steps: int = 40) -> list[floa
         loss_reduction=token_mean,
         needs_every_token=True,
         num_passes=1,
-        learning_rate=lambda step: 0.02,
+        learning_rate=lambda step: 0.03 * (1 - step / (NUM_STEPS + 1)),
     )
     divergences = []
     try:
@@ -159,31 +160,30 @@ def train_student(coef: float, *, turn, group, num_steps: int = 40) -> list[floa
 
 
 async def roll_out(engine: Engine, step: int, turn) -> list[list[list[Turn]]]:
-    """Sample 16 answers to each prompt."""
+    """Sample 32 answers to each prompt."""
 
     async def play(prompt: tuple[int, ...], seed: int) -> list[Turn]:
         request = SampleRequest(
             session_id=f"{prompt}-{seed}",
             prompt_ids=prompt,
-            sampling=Sampling(max_tokens=4),
+            sampling=Sampling(max_tokens=2),
             stop_ids=frozenset(),
             seed=1000 * step + seed,
         )
         done = await engine.sample(request)
         return [replace(turn(0, None, prompt, done.token_ids), sampled_logprobs=done.sampled_logprobs)]
 
-    return [await asyncio.gather(*(play(prompt, seed) for seed in range(16))) for prompt in PROMPTS]
+    return [await asyncio.gather(*(play(prompt, seed) for seed in range(32))) for prompt in PROMPTS]
 
 
 def test_a_student_reaches_its_teacher_without_a_reward(turn, group):
     divergences = train_student(1.0, turn=turn, group=group)
-    first, last = fmean(divergences[:3]), fmean(divergences[-3:])
-    print(divergences)
-    assert last < first / 10
+    # Two different random models differ by more than 1 nat per token at first.
+    assert fmean(divergences[:3]) > 1.0
+    assert fmean(divergences[-5:]) < fmean(divergences[:3]) / 5, divergences
 
 
-@pytest.mark.parametrize(("coef", "factor"), [(0.0, 1.0), (-1.0, 1.0)])
-def test_without_the_advantages_or_with_the_opposite_ones_it_does_not(coef, factor, turn, group):
+@pytest.mark.parametrize("coef", [0.0, -1.0])
+def test_without_these_advantages_or_with_the_opposite_ones_it_does_not(coef, turn, group):
     divergences = train_student(coef, turn=turn, group=group, num_steps=10)
-    print(coef, divergences)
-    assert fmean(divergences[-3:]) > factor * 0.8 * fmean(divergences[:3])
+    assert fmean(divergences[-3:]) > 0.8 * fmean(divergences[:3]), divergences

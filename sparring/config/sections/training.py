@@ -96,7 +96,8 @@ class AlgorithmSection(Section):
     )
     teacher: str | None = Field(
         default=None,
-        description="Name of the frozen policy, or of the endpoint (vLLM), whose log-probabilities of the sampled tokens are a part of the advantages.",
+        description="Name of the frozen policy or the endpoint (vLLM) whose log-probabilities of the sampled tokens are a part "
+        "of the advantages.",
     )
     teacher_coef: FiniteFloat = Field(
         default=1.0, gt=0, description="Factor of the teacher's part, which is added to the advantage of the reward."
