@@ -153,10 +153,13 @@ class VLLMServer:
         Each id is requested as a next token. vLLM 0.32 can also return the log-probabilities of a prompt, but with an
         adapter, and while other turns run, such a request ends the server (docs/vllm.md).
         """
-        places = range(first, len(token_ids))
-        return list(
-            await asyncio.gather(*(self._score_one(model, token_ids, one, temperature or 1.0) for one in places))
-        )
+        calls = (self._score_one(model, token_ids, place, temperature or 1.0) for place in range(first, len(token_ids)))
+        scores: list[float] = []
+        for score in await asyncio.gather(*calls, return_exceptions=True):  # no request outlives another one's failure
+            if isinstance(score, BaseException):
+                raise score
+            scores.append(score)
+        return scores
 
     async def _score_one(self, model: str, token_ids: Sequence[int], place: int, temperature: float) -> float:
         """Return the log-probability of one id, given the ids before it.

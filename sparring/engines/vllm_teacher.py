@@ -27,7 +27,7 @@ class VLLMTeacher:
         given ids at a temperature, or tokenizes differently from `tokenizer`."""
         self._model = model
         self._server = VLLMServer(base_url, api_key=api_key, fixed_model=model)
-        text = tokenizer.decode(range(0, len(tokenizer), max(1, len(tokenizer) // _NUM_PROBED_IDS)))
+        text = tokenizer.decode(list(range(0, len(tokenizer), max(1, len(tokenizer) // _NUM_PROBED_IDS))))
         self._server.check_tokenizer(text, tokenizer.encode(text, add_special_tokens=False), model)
 
     async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0, first: int = 1) -> list[float]:

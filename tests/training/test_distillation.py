@@ -180,7 +180,7 @@ def test_a_student_reaches_its_teacher_without_a_reward(turn, group):
     divergences = train_student(1.0, turn=turn, group=group)
     # Two different random models differ by more than 1 nat per token at first.
     assert fmean(divergences[:3]) > 1.0
-    assert fmean(divergences[-5:]) < fmean(divergences[:3]) / 5, divergences
+    assert fmean(divergences[-5:]) < fmean(divergences[:3]) / 3, divergences
 
 
 @pytest.mark.parametrize("coef", [0.0, -1.0])
