@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from sparring.algorithms.credit import TurnAdvantages
+from sparring.algorithms.credit import StepAdvantages, TurnAdvantages
 from sparring.algorithms.reductions import Counts
 from sparring.evaluation.agreement import agreement
 from sparring.metering.budget import Budget
@@ -36,20 +36,24 @@ class UpdateRule:
     weights."""
 
     learner: Learner
-    advantages: Callable[[Sequence[TrajectoryGroup]], tuple[TurnAdvantages, Mapping[str, float]]]
-    """Returns one advantage per turn, by trajectory id, and metrics. Statistics count each trajectory once."""
+    advantages: Callable[[Sequence[TrajectoryGroup]], StepAdvantages]
     loss_fn: str
     loss_config: LossConfig
     loss_reduction: Callable[[Counts], float]
     needs_every_token: bool
-    """Whether tokens without an advantage also have a gradient, from an entropy bonus or a divergence."""
+    """Whether tokens of turns without an advantage also have a gradient, from a teacher, an entropy bonus or a
+    divergence."""
     num_passes: int
     learning_rate: Callable[[int], float]
     """Returns the learning rate of an optimizer step. Steps are counted from 1."""
 
-    def batch(self, groups: Sequence[TrajectoryGroup], advantages: TurnAdvantages) -> TrainingBatch:
+    def batch(self, groups: Sequence[TrajectoryGroup], advantages: StepAdvantages) -> TrainingBatch:
         return build_batch(
-            groups, advantages, reduction=self.loss_reduction, drop_zero_advantage=not self.needs_every_token
+            groups,
+            advantages.turns,
+            token_advantages=advantages.tokens,
+            reduction=self.loss_reduction,
+            drop_zero_advantage=not self.needs_every_token,
         )
 
 
@@ -179,11 +183,12 @@ def learn(update_rule: UpdateRule, groups: Sequence[TrajectoryGroup], step: int)
     """Take the optimizer steps on one step's groups."""
     times: dict[str, float] = {}
     with _timed(times, "timing_s/advantages"):
-        advantages, measured = update_rule.advantages(groups)
+        advantages = update_rule.advantages(groups)
     batch = update_rule.batch(groups, advantages)
     with _timed(times, "timing_s/training"):
         metrics = optimize(update_rule, batch, step)
-    return UpdateResult(advantages=advantages, batch=batch, metrics={**measured, **metrics}, times=times)
+    metrics = {**advantages.metrics, **metrics}
+    return UpdateResult(advantages=advantages.average(), batch=batch, metrics=metrics, times=times)
 
 
 def optimize(update_rule: UpdateRule, batch: TrainingBatch, step: int) -> dict[str, float]:

@@ -80,12 +80,15 @@ class Engine(Protocol):
         """
         ...
 
-    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
-        """Return the log-probability (in nats) of each id except the first, given the ids before it.
+    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0, first: int = 1) -> list[float]:
+        """Return the log-probability (in nats) of each id from index `first` on, given the ids before it.
 
-        The list has len(token_ids) - 1 numbers. The logits are divided by `temperature`, as in sampling; 0 counts as 1.
-        After each update, training compares these numbers with the learner's, to detect weights that did not arrive.
-        Training calls this method only if `capabilities.scores_given_ids` is true.
+        The list has len(token_ids) - first numbers, and `first` is at least 1. The logits are divided by `temperature`, as
+        in sampling; 0 counts as 1.
+
+        After each update, training compares these numbers with the learner's, to detect weights that did not arrive. The
+        advantages of a teacher are computed from them, too (docs/algorithms.md). Training calls this method only if
+        `capabilities.scores_given_ids` is true.
         """
         ...
 

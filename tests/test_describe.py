@@ -75,6 +75,7 @@ UNREAD = {
     "data.validation_fraction": (0.2, ["data.validation=v.jsonl"], "recipes without data.validation"),
     "data.held_out_fraction": (0.2, ["data.held_out=h.jsonl"], "recipes without data.held_out"),
     "algorithm.kl_form": ("loss_k3", [], "algorithm.kl_coef above 0"),
+    "algorithm.teacher_coef": (0.5, [], "algorithm.teacher"),
     "algorithm.options": ({"a": 1}, [], "advantage_method and loss_fn that are a `module:function`"),
     "rollout.session_weights": ("pinned", ["rollout.max_steps_off_policy=0"], "rollout.max_steps_off_policy above 0"),
     "tracking.mlflow_uri": ("sqlite:///a", [], "tracking.mlflow = true"),

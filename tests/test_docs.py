@@ -109,6 +109,7 @@ def emitted() -> list[re.Pattern[str]]:
         "rollouts/curriculum",
         "training/learner",
         "training/handshake",
+        "training/distillation",
         "evaluation/metrics",
         "loop",
         "training_run/run",

@@ -144,6 +144,12 @@ def pass_at_k(group: Group, *, pass_k: int = 2) -> list[float]:
     return [right if reward else failed for reward in rewards]
 
 
+@per_trajectory
+def none(group: Group) -> list[float]:
+    """Return 0, so that only a teacher gives advantages (`algorithm.teacher`). Rewards are only measured."""
+    return [0.0] * len(group)
+
+
 def gpg(groups: Sequence[Group]) -> Advantages:
     """Return alpha (R - mean) with alpha = trajectories / trajectories with nonzero reward (arXiv:2504.02546).
 
@@ -236,6 +242,7 @@ ADVANTAGES: dict[str, Callable[..., Advantages]] = {
     "gpg": gpg,
     "grpo_passk": grpo_passk,
     "pass_at_k": pass_at_k,
+    "none": none,
 }
 
 

@@ -29,10 +29,12 @@ PLUG_INS = {
 }
 """The keys that also accept a `module:function`, with its signature in words."""
 
-UNGROUPED = ("monte_carlo", "reinforce_pp")
+UNGROUPED = ("monte_carlo", "reinforce_pp", "none")
 """Advantage methods that make sense for a group of one."""
 PER_TURN = ("group_based_per_turn", "group_based_per_turn_immediate", "monte_carlo", "reinforce_pp", "return_to_go_loo")
 """Advantage methods that read the reward of every turn. The other methods give a trajectory one number."""
+WITHOUT_REWARD = ("none",)
+"""Advantage methods that do not read rewards."""
 SILENT_WHEN_EQUAL = ("group_based", "rloo", "opo", "gpg", "grpo_passk", "pass_at_k")
 """Advantage methods that give a group exactly 0 if all its members have the same total reward."""
 WITHOUT_RATIO = ("gpg",)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 from typing import NamedTuple, SupportsFloat, TypeAlias
 
 from sparring.algorithms.advantages import Advantages, Group, Rewarded
@@ -14,6 +16,31 @@ LARGEST = 1e30
 
 TurnAdvantages: TypeAlias = Mapping[str, tuple[float, ...]]
 """One number for each turn of a trajectory, in order, by trajectory id."""
+TokenAdvantages: TypeAlias = Mapping[str, tuple[tuple[float, ...], ...]]
+"""One number for each sampled token of each turn, in order, by trajectory id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepAdvantages:
+    """The advantages of one step's groups."""
+
+    turns: TurnAdvantages
+    """One advantage per turn, by trajectory id. Statistics count each trajectory once."""
+    tokens: TokenAdvantages | None
+    """The part of each token's advantage that comes from a teacher; None without a teacher."""
+    metrics: Mapping[str, float]
+
+    def average(self) -> TurnAdvantages:
+        """Return the mean advantage of the tokens of each turn."""
+        tokens = self.tokens
+        if tokens is None:
+            return self.turns
+        return {
+            name: tuple(
+                advantage + (fmean(own) if own else 0.0) for advantage, own in zip(turns, tokens[name], strict=True)
+            )
+            for name, turns in self.turns.items()
+        }
 
 
 class RewardedGroup(NamedTuple):

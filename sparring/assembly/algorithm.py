@@ -53,7 +53,7 @@ def load_algorithm(config: Config, recipe_dir: Path) -> Algorithm:
                 "out, or give your function that argument."
             )
     bound = {key: choice.bind(function, section.hyperparameters()) for key, function in chosen.items()}
-    if section.advantage_method in choice.PER_TURN or ":" in section.advantage_method:
+    if section.advantage_method in (*choice.PER_TURN, *choice.WITHOUT_REWARD) or ":" in section.advantage_method:
         sums_turn_rewards = None
     else:
         sums_turn_rewards = section.turn_rewards == "sum"

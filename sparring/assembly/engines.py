@@ -216,6 +216,10 @@ def _check_capabilities(config: Config, can: EngineCapabilities, address: str) -
             any(policy.role == "frozen" for policy in config.policies.values()),
             can.holds_several_weights,
         ),
+        "return the log-probabilities of given ids (algorithm.teacher)": (
+            config.algorithm.teacher is not None,
+            can.scores_given_ids,
+        ),
     }
     for what, (is_needed, is_there) in needs.items():
         if is_needed and not is_there:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparring.config import Config, PolicySection, key_from
 from sparring.engines.openai import OpenAIEngine
+from sparring.errors import DataError, ServiceError
+from sparring.models.description import ModelDescription
 from sparring.protocols import Engine
 from sparring.rollouts import NamedPolicy
+from sparring.run_folders.run_folder import VOCABULARY
 from sparring.runtime.plugins import load_function
+from sparring.training.distillation import Teacher
 from sparring.types import Sampling, Weights
 
 if TYPE_CHECKING:
@@ -83,6 +90,48 @@ def build_frozen_engine(section: PolicySection, engine: Engine, policy: Policy |
     if section.weights == "base":
         return engine.freeze(initial)
     return engine.freeze(load_checkpoint_weights(find_checkpoint(section.weights), policy))
+
+
+def build_teacher(config: Config, frozen: Mapping[str, Engine], tokenizer: Any) -> Teacher | None:
+    """Return the teacher that the recipe names, a frozen policy or a model on a vLLM server.
+
+    Raises ServiceError if an endpoint returns no log-probabilities of given ids, or has another vocabulary.
+    """
+    name = config.algorithm.teacher
+    if name is None:
+        return None
+    section = config.policies[name]
+    if section.role == "frozen":
+        return Teacher(name=name, source=frozen[name], coef=config.algorithm.teacher_coef)
+    from sparring.engines.vllm_teacher import VLLMTeacher
+
+    assert section.base_url is not None and section.model is not None, "the configuration requires both"  # noqa: PT018
+    try:
+        source = VLLMTeacher(
+            section.base_url, section.model, tokenizer=tokenizer, api_key=key_from(section.api_key_env)
+        )
+    except ServiceError as error:
+        raise ServiceError(
+            f"policies.{name} cannot be the teacher, which returns log-probabilities of the policy's token ids: {error}"
+        ) from error
+    return Teacher(name=name, source=source, coef=config.algorithm.teacher_coef)
+
+
+def check_vocabularies(config: Config, model: ModelDescription) -> None:
+    """Raise DataError if a frozen policy is from a run whose model has another vocabulary, as far as the run's folder
+    contains the vocabulary."""
+    for name, section in config.policies.items():
+        if section.role != "frozen" or section.weights in ("base", "warm_start"):
+            continue
+        stored = find_checkpoint(section.weights).parent.parent / VOCABULARY
+        if not stored.is_file():
+            continue
+        for index, (theirs, ours) in enumerate(zip_longest(json.loads(stored.read_bytes()), model.vocabulary())):
+            if theirs != ours:
+                raise DataError(
+                    f"policies.{name}.weights = {section.weights!r} is from a run with another vocabulary: token {index} is "
+                    f"{theirs!r} there and {ours!r} here. Use a run with the same model as this recipe."
+                )
 
 
 def pin_checkpoints(config: Config) -> Config:

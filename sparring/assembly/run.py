@@ -32,6 +32,8 @@ from sparring.assembly.message_engines import load_message_engine
 from sparring.assembly.policies import (
     build_frozen_engine,
     build_sampling,
+    build_teacher,
+    check_vocabularies,
     list_endpoints,
     load_checkpoint_weights,
     load_policy,
@@ -63,6 +65,7 @@ from sparring.rollouts.budget import FailureBudget
 from sparring.run_folders import RunFolder
 from sparring.run_folders.run_folder import WARM_START
 from sparring.runtime.logs import get_logger
+from sparring.training.distillation import Teacher
 from sparring.types import Task, ToolSchema, TrajectoryGroup, Weights
 
 if TYPE_CHECKING:
@@ -103,8 +106,14 @@ class RolloutParts(EvaluationParts):
     is_deterministic: bool
     num_threads: int
     """The number of threads of torch's operations."""
-    frozen_by_warm_start: tuple[Engine, ...]
-    """The engines of policies that are frozen at the weights after the warm start, which `load_into_engine` loads."""
+    frozen: Mapping[str, Engine]
+    """The engines of frozen policies, by name."""
+
+    @property
+    def frozen_by_warm_start(self) -> tuple[Engine, ...]:
+        """The engines of policies that are frozen at the weights after the warm start, which `load_into_engine`
+        loads."""
+        return tuple(one for name, one in self.frozen.items() if self.config.policies[name].weights == "warm_start")
 
     @property
     def chat(self) -> Chat:
@@ -119,6 +128,8 @@ class TrainingParts(RolloutParts):
     algorithm: Algorithm
     detectors: tuple[Detector, ...]
     """The detectors that run after every step."""
+    teacher: Teacher | None
+    """The policy of `algorithm.teacher`."""
 
 
 @contextmanager
@@ -178,6 +189,7 @@ def load_training_parts(
         learner=learner,
         algorithm=algorithm,
         detectors=detectors,
+        teacher=build_teacher(config, rollout.frozen, rollout.model.tokenizer),
     )
 
 
@@ -222,6 +234,7 @@ def _rollout_parts(
     else:
         policy, (model, weights), chat = None, loaded, loaded[0].chat
         engine = connect_engine(config)
+    check_vocabularies(config, model)
     frozen = {
         name: build_frozen_engine(section, engine, policy, weights)
         for name, section in config.policies.items()
@@ -260,9 +273,7 @@ def _rollout_parts(
         is_deterministic=config.runs_in_rounds,
         num_threads=num_threads,
         criterion=code.criterion,
-        frozen_by_warm_start=tuple(
-            one for name, one in frozen.items() if config.policies[name].weights == "warm_start"
-        ),
+        frozen=frozen,
     )
 
 
@@ -371,9 +382,11 @@ async def load_into_engine(parts: RolloutParts, folder: RunFolder, weights: Weig
 
 
 async def close(parts: RolloutParts) -> None:
-    """Close the collector, the engine, the learner and the ledger."""
+    """Close the collector, the engine, the teacher, the learner and the ledger."""
     await parts.collector.aclose()
     await parts.engine.close()
     if isinstance(parts, TrainingParts):
+        if parts.teacher is not None:
+            await parts.teacher.source.close()
         await asyncio.to_thread(parts.learner.close)
     await asyncio.to_thread(parts.ledger.close)

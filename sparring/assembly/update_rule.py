@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from sparring.algorithms.credit import TurnAdvantages
+from sparring.algorithms.credit import StepAdvantages
 from sparring.assembly.run import TrainingParts
 from sparring.loop import UpdateRule
+from sparring.training.distillation import distill
 from sparring.training.divergence import subtract_penalty
 from sparring.training.schedule import learning_rate
 from sparring.types import TrajectoryGroup
@@ -34,11 +35,16 @@ def build_update_rule(parts: TrainingParts) -> UpdateRule:
     )
 
 
-def _advantages(parts: TrainingParts, groups: Sequence[TrajectoryGroup]) -> tuple[TurnAdvantages, Mapping[str, float]]:
-    """Return the advantages and the metrics of the divergence from the base model. The divergence is subtracted from
-    the rewards if the recipe requests this.
+def _advantages(parts: TrainingParts, groups: Sequence[TrajectoryGroup]) -> StepAdvantages:
+    """Return the advantages, with the part of a teacher, and the metrics of divergences. The divergence from the base
+    model is subtracted from the rewards if the recipe requests this.
     """
+    section = parts.config.algorithm
     metrics: Mapping[str, float] = {}
-    if parts.config.algorithm.takes_reward_off:
-        groups, metrics = subtract_penalty(groups, parts.learner, coef=parts.config.algorithm.kl_coef)
-    return parts.algorithm.advantages(groups), metrics
+    if section.takes_reward_off:
+        groups, metrics = subtract_penalty(groups, parts.learner, coef=section.kl_coef)
+    turns = parts.algorithm.advantages(groups)
+    if parts.teacher is None:
+        return StepAdvantages(turns=turns, tokens=None, metrics=metrics)
+    tokens, taught = distill(groups, parts.teacher)
+    return StepAdvantages(turns=turns, tokens=tokens, metrics={**metrics, **taught})

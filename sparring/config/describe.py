@@ -11,7 +11,7 @@ from typing import Any, Literal, Union
 
 from pydantic.fields import FieldInfo
 
-from sparring.algorithms.choice import FUNCTIONS, PER_TURN, PLUG_INS, find_readers, read_defaults
+from sparring.algorithms.choice import FUNCTIONS, PER_TURN, PLUG_INS, WITHOUT_REWARD, find_readers, read_defaults
 from sparring.config.recipe import nearest_key
 from sparring.config.rules.engine import TRAINING_KEYS
 from sparring.config.sections import ENGINE_KEYS, LEARNER_KEYS, POLICY_KEYS, Config, section_class
@@ -38,7 +38,8 @@ _READERS = {
     "data.validation_fraction": "recipes without data.validation",
     "data.held_out_fraction": "recipes without data.held_out",
     "algorithm.turn_rewards": "advantage_method = "
-    + ", ".join(name for name in FUNCTIONS["advantage_method"] if name not in PER_TURN),
+    + ", ".join(name for name in FUNCTIONS["advantage_method"] if name not in (*PER_TURN, *WITHOUT_REWARD)),
+    "algorithm.teacher_coef": "algorithm.teacher",
     "algorithm.kl_form": "algorithm.kl_coef above 0",
     "algorithm.options": f"{' and '.join(PLUG_INS)} that are a `module:function`",
     "rollout.session_weights": "rollout.max_steps_off_policy above 0",

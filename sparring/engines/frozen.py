@@ -41,8 +41,8 @@ class FrozenEngine:
     def freeze(self, weights: Weights | None = None) -> FrozenEngine:
         return FrozenEngine(self._engine, weights)
 
-    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
-        return await self._engine.logprobs(token_ids, temperature, frozen=self._loaded)
+    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0, first: int = 1) -> list[float]:
+        return await self._engine.logprobs(token_ids, temperature, first, frozen=self._loaded)
 
     def open_session(self, session_id: str) -> None:
         self._engine.open_session(session_id)

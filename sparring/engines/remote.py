@@ -104,9 +104,9 @@ class RemoteEngine:
         async with self._sending:
             await self._send(weights, version)
 
-    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
+    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0, first: int = 1) -> list[float]:
         await self._ready()
-        body = {"token_ids": list(token_ids), "temperature": temperature, "policy": self._policy}
+        body = {"token_ids": list(token_ids), "temperature": temperature, "first": first, "policy": self._policy}
         return (await self._channel.post("/v1/logprobs", body))["logprobs"]
 
     def open_session(self, session_id: str) -> None:

@@ -133,9 +133,9 @@ class ScriptedEngine:
             frozen._fingerprint = weights.fingerprint
         return frozen
 
-    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
-        """Return the scripted log-probability for each id except the first."""
-        return [self._logprob] * (len(token_ids) - 1)
+    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0, first: int = 1) -> list[float]:
+        """Return the scripted log-probability for each id from index `first` on."""
+        return [self._logprob] * (len(token_ids) - first)
 
     def open_session(self, session_id: str) -> None:
         self.open_sessions.add(session_id)

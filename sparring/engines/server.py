@@ -195,7 +195,7 @@ class _Routes:
 
     async def logprobs(self, request: Request) -> Response:
         body = await request.json()
-        found = await self._of(body).logprobs(body["token_ids"], body["temperature"])
+        found = await self._of(body).logprobs(body["token_ids"], body["temperature"], body.get("first", 1))
         return _json({"logprobs": found})
 
     async def sessions(self, request: Request) -> Response:

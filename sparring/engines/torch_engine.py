@@ -103,6 +103,7 @@ class TorchEngine:
         """The versions of frozen policies, by fingerprint; entries are never removed."""
         self._strangers: list[str] = []
         """Deterministic mode: the sessions of this round that were never opened. Later rounds must not use their rows."""
+        self._scoring = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="sparring-engine", daemon=True)
         self._thread.start()
 
@@ -186,17 +187,17 @@ class TorchEngine:
         return self._frozen[weights.fingerprint]
 
     async def logprobs(
-        self, token_ids: Sequence[int], temperature: float = 1.0, *, frozen: Version | None = None
+        self, token_ids: Sequence[int], temperature: float = 1.0, first: int = 1, *, frozen: Version | None = None
     ) -> list[float]:
-        """Return the log-probability (in nats) of each id except the first, given the ids before it, under the newest
-        or the frozen weights.
+        """Return the log-probability (in nats) of each id from index `first` on, given the ids before it, under the
+        newest or the frozen weights.
 
         Temperature 0 counts as temperature 1, as in `sample`.
         """
         if len(token_ids) < 2:
             return []
         arguments = ((frozen or self._current).weights, tuple(token_ids), temperature or 1.0)
-        return (await asyncio.to_thread(releases_threads(self._forward.logprobs), *arguments)).tolist()
+        return (await asyncio.to_thread(releases_threads(self._score), *arguments))[first - 1 :]
 
     def open_session(self, session_id: str) -> None:
         """Register a session. From now on, a deterministic engine starts no round without this session."""
@@ -222,6 +223,10 @@ class TorchEngine:
             self._is_closed = True
             self._wake.notify()
         await asyncio.to_thread(self._thread.join)
+
+    def _score(self, weights: Any, token_ids: tuple[int, ...], temperature: float) -> list[float]:
+        with self._scoring:  # several passes at once would need more memory and compete for the processor
+            return self._forward.logprobs(weights, token_ids, temperature).tolist()
 
     def _check(self, request: SampleRequest) -> None:
         prompt = request.prompt_ids

@@ -106,8 +106,9 @@ class VLLMEngine:
             raise DataError(f"sessions cannot keep their weights: {_ONE_VERSION}")
         self._local = servers if isinstance(servers, LocalServers) else None
         urls, key = (servers.urls, servers.api_key) if isinstance(servers, LocalServers) else (servers, api_key)
+        mode = "all_weights" if shape is None else "adapters"
         self._pool = _Pool(
-            [VLLMServer(url, api_key=key, max_running=max_running, has_adapters=shape is not None) for url in urls],
+            [VLLMServer(url, api_key=key, max_running=max_running, mode=mode) for url in urls],
             shape,
             folder or Path(mkdtemp(prefix="sparring-adapters-")),
             is_temporary=folder is None,
@@ -182,8 +183,8 @@ class VLLMEngine:
                 self._earlier.remove(earlier)
                 await self._pool.remove(earlier)
 
-    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
-        return await self._pool.score(self._loaded, token_ids, temperature)
+    async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0, first: int = 1) -> list[float]:
+        return await self._pool.score(self._loaded, token_ids, temperature, first)
 
     def open_session(self, session_id: str) -> None:
         """Do nothing: a session gets its server with its first turn."""
@@ -377,7 +378,7 @@ class _Pool:
         homes = list(self._homes.values())
         return min(up, key=homes.count)
 
-    async def score(self, version: _Version, token_ids: Sequence[int], temperature: float) -> list[float]:
+    async def score(self, version: _Version, token_ids: Sequence[int], temperature: float, first: int) -> list[float]:
         """Return the log-probabilities of given ids. Every server that answers must report the same values.
 
         Raises ServiceError if no server answers, or if one of them computes with other weights.
@@ -387,7 +388,7 @@ class _Pool:
             for attempt in self._attempts():
                 up = [one for one in self._servers if not one.is_down] or self._servers
                 results = await asyncio.gather(
-                    *(self._score_on(one, version, token_ids, temperature) for one in up), return_exceptions=True
+                    *(self._score_on(one, version, token_ids, temperature, first) for one in up), return_exceptions=True
                 )
                 scores = {one.where: found for one, found in zip(up, results, strict=True) if isinstance(found, list)}
                 if scores:
@@ -400,9 +401,9 @@ class _Pool:
         raise ServiceError(f"no vLLM server scores given ids: {problem}. Start the servers, and resume the run.")
 
     async def _score_on(
-        self, server: VLLMServer, version: _Version, token_ids: Sequence[int], temperature: float
+        self, server: VLLMServer, version: _Version, token_ids: Sequence[int], temperature: float, first: int
     ) -> list[float]:
-        return await server.score(await self._load_on(server, version), token_ids, temperature)
+        return await server.score(await self._load_on(server, version), token_ids, temperature, first)
 
     def leave(self, session_id: str) -> None:
         self._homes.pop(session_id, None)

@@ -15,8 +15,9 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final
 
 import httpx
 
@@ -51,15 +52,17 @@ MOST_BIASED = -1e-5
 """The largest log-probability with a bias from which the bias can be subtracted in single precision."""
 _MISSING_LOGPROB = -9999.0
 """The value that vLLM sends instead of a log-probability that is not finite."""
-_FOR_TOKENS = "--enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm"
-HOW_TO_START = (
-    "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora --max-lora-rank RANK "
-    f"{_FOR_TOKENS}"
-)
-HOW_TO_START_WITHOUT_ADAPTERS = (
-    f"start it with PYTHONPATH={PLUGIN} VLLM_SERVER_DEV_MODE=1 vllm serve MODEL "
-    f"""--weight-transfer-config '{{"backend": "{BACKEND}"}}' {_FOR_TOKENS}"""
-)
+Mode: TypeAlias = Literal["adapters", "all_weights", "fixed"]
+"""How a server gets versions of weights: as adapters, as all weights of its model, or not at all (a teacher)."""
+_SCORING = "--enable-scale-out --logprobs-mode processed_logprobs"
+_SAMPLING = f"{_SCORING} --generation-config vllm"
+HOW_TO_START: Mapping[Mode, str] = {
+    "adapters": "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora --max-lora-rank RANK "
+    f"{_SAMPLING}",
+    "all_weights": f"start it with PYTHONPATH={PLUGIN} VLLM_SERVER_DEV_MODE=1 vllm serve MODEL "
+    f"""--weight-transfer-config '{{"backend": "{BACKEND}"}}' {_SAMPLING}""",
+    "fixed": f"start it with vllm serve MODEL {_SCORING}",
+}
 
 
 class Unanswered(Exception):
@@ -88,26 +91,28 @@ class ServedModel:
     source: str
     """The folder, or the name on a hub, from which it was loaded."""
     max_context_tokens: int
+    names: tuple[str, ...]
+    """The names of all models of the server: the base model, and adapters."""
 
 
 @final
 class VLLMServer:
     """The client of one server. Raises ServiceError if it does not answer, or lacks a setting that sampling needs.
 
-    With `has_adapters`, each version of the weights is an adapter, and the server holds several. Otherwise, it holds one
-    version, which replaces all weights of its model.
+    In the mode "adapters", each version of the weights is an adapter, and the server holds several. With "all_weights",
+    it holds one version, which replaces all weights of its model. With "fixed", it keeps the weights that it was started
+    with.
     """
 
     def __init__(
-        self, base_url: str, *, api_key: str | None = None, max_running: int = 64, has_adapters: bool = True
+        self, base_url: str, *, api_key: str | None = None, max_running: int = 64, mode: Mode = "adapters"
     ) -> None:
         self._base_url = base_url.rstrip("/").removesuffix("/v1")
         self.where = f"the vLLM server at {self._base_url}"
         self.slots = asyncio.Semaphore(max_running)
         self._headers = headers_of(api_key)
-        self._has_adapters = has_adapters
-        self._how_to_start = HOW_TO_START if has_adapters else HOW_TO_START_WITHOUT_ADAPTERS
-        self.base = check_server(self._base_url, self._headers, has_adapters=has_adapters)
+        self._mode: Mode = mode
+        self.base = check_server(self._base_url, self._headers, mode)
         self._client = httpx.AsyncClient(
             base_url=self._base_url,
             headers=self._headers,
@@ -118,9 +123,9 @@ class VLLMServer:
         )
         self._adapters: set[str] = set()
         self._weights: str | None = None
-        """Without adapters: the name of the weights that the server has, or None if it may have others."""
+        """With all weights: the name of those that the server has, or None if it may have others."""
         self._sent: set[str] = set()
-        """Without adapters: the names of all weights that this client has loaded."""
+        """With all weights: the names of those that this client has loaded."""
         self._loading = asyncio.Lock()
         self._down_until, self._num_failures = 0.0, 0
 
@@ -159,14 +164,14 @@ class VLLMServer:
     def _select(self, name: str) -> dict[str, Json]:
         """Return the fields of a request that select the weights of this name.
 
-        Without adapters, the cache of prompts does not depend on the weights, so each version gets a salt of its own.
+        If all weights are replaced, the cache of prompts does not depend on them, so each version gets a salt of its own.
         """
-        return {"model": name} if self._has_adapters else {"model": self.base.name, "cache_salt": name}
+        return {"model": self.base.name, "cache_salt": name} if self._mode == "all_weights" else {"model": name}
 
     def _read(self, chunks: Sequence[Mapping[str, Any]], usage: Any, name: str) -> Generation:
         """Return an answer with the names of its weights. Raises the errors of `_read_generation`."""
         generation = _read_generation(chunks, usage, self.where)
-        if self._has_adapters:
+        if self._mode != "all_weights":
             return replace(generation, versions=((name, len(generation.token_ids)),))
         self._check_names(one for one, _ in generation.versions)
         if sum(number for _, number in generation.versions) != len(generation.token_ids):
@@ -195,16 +200,19 @@ class VLLMServer:
             raise self._failed(f"{self.where} broke off a turn ({type(error).__name__} {error})") from error
         self._num_failures = 0
 
-    async def score(self, name: str, token_ids: Sequence[int], temperature: float) -> list[float]:
-        """Return the log-probability of each id except the first.
+    async def score(self, name: str, token_ids: Sequence[int], temperature: float, first: int = 1) -> list[float]:
+        """Return the log-probability of each id from index `first` on.
 
         Each id is requested as a next token. vLLM 0.32 can also return the log-probabilities of a prompt, but with an
         adapter, and while other turns run, such a request ends the server (docs/vllm.md).
         """
-        places = range(1, len(token_ids))
-        return list(
-            await asyncio.gather(*(self._score_one(name, token_ids, one, temperature or 1.0) for one in places))
-        )
+        calls = (self._score_one(name, token_ids, place, temperature or 1.0) for place in range(first, len(token_ids)))
+        scores: list[float] = []
+        for score in await asyncio.gather(*calls, return_exceptions=True):  # no request outlives another one's failure
+            if isinstance(score, BaseException):
+                raise score
+            scores.append(score)
+        return scores
 
     async def _score_one(self, name: str, token_ids: Sequence[int], place: int, temperature: float) -> float:
         """Return the log-probability of one id, given the ids before it.
@@ -214,9 +222,10 @@ class VLLMServer:
         """
         for bias in BIASES:
             body = self._select(name) | _score_body(token_ids, place, temperature=temperature, bias=bias)
-            answer = await self._post("/inference/v1/generate", body, name=name, seconds=LOAD_SECONDS)
+            async with self.slots:
+                answer = await self._post("/inference/v1/generate", body, name=name, seconds=LOAD_SECONDS)
             try:
-                if not self._has_adapters:
+                if self._mode == "all_weights":
                     self._check_names(one for one, _ in _read_versions(answer["choices"][0]))
                 reported = _find_logprob(answer, token_ids[place])
             except (LookupError, TypeError, ValueError) as error:
@@ -226,6 +235,28 @@ class VLLMServer:
             if reported is not None:
                 return remove_bias(reported, bias)
         raise InfrastructureError(f"{self.where} did not report the log-probability of the id {token_ids[place]}.")
+
+    def check_model(self, model: str, text: str, token_ids: Sequence[int]) -> None:
+        """Raise ServiceError unless the server serves this model, and converts a text to these ids."""
+        if model not in self.base.names:
+            names = ", ".join(map(repr, self.base.names))
+            raise ServiceError(f"{self.where} does not serve {model!r}; it serves {names}.")
+        body = {"model": model, "prompt": text, "add_special_tokens": False}
+        try:
+            with httpx.Client(headers=self._headers, timeout=httpx.Timeout(FIRST_SECONDS)) as client:
+                response = client.post(f"{self._base_url}/tokenize", json=body)
+            found = list(response.json()["tokens"])
+        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+            raise ServiceError(
+                f"{self.where} does not tokenize a text ({error!r}), so its vocabulary cannot be compared with that of the "
+                "recipe's model. Serve it with its tokenizer."
+            ) from error
+        for place, (theirs, ours) in enumerate(zip_longest(found, token_ids)):
+            if theirs != ours:
+                raise ServiceError(
+                    f"{self.where}: {model} has another vocabulary than the recipe's model: token {place} of one text has the "
+                    f"id {theirs} there and {ours} here. Serve a model with the same tokenizer."
+                )
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Load an adapter unless this server has it. Raises Unanswered, and ServiceError if the server refuses it."""
@@ -239,7 +270,7 @@ class VLLMServer:
             if response.status_code != 200 and "already been loaded" not in response.text:
                 problem = (
                     f"{self.where} cannot load the adapter {folder} (status {response.status_code}: {response.text[:300]}). "
-                    f"It must read this folder, and have the adapter's rank; {HOW_TO_START}"
+                    f"It must read this folder, and have the adapter's rank; {HOW_TO_START[self._mode]}"
                 )
                 raise self._failed(problem) if _may_pass(response.status_code) else ServiceError(f"{problem}.")
             self._adapters.add(name)
@@ -291,7 +322,7 @@ class VLLMServer:
         if response.status_code != 200:
             problem = (
                 f"{self.where} cannot replace its weights ({path.partition('?')[0]}: status {response.status_code}: "
-                f"{response.text[:300]}). It must read the file of the weights; {self._how_to_start}"
+                f"{response.text[:300]}). It must read the file of the weights; {HOW_TO_START[self._mode]}"
             )
             # With this text, vLLM reports an exception of the back end.
             is_refused = "collective_rpc method failed" in response.text
@@ -339,7 +370,7 @@ class VLLMServer:
             raise self._failed(f"{self.where} answered status {status}: {text}")
         if status in (401, 403, 404):
             raise ServiceError(
-                f"{self.where} answered status {status}: {text}. Check the key, or {self._how_to_start}."
+                f"{self.where} answered status {status}: {text}. Check the key, or {HOW_TO_START[self._mode]}."
             )
         raise DataError(f"{self.where} refused a turn with status {status}: {text}.")
 
@@ -355,13 +386,13 @@ def _may_pass(status: int) -> bool:
     return status in (408, 429) or status >= 500
 
 
-def check_server(base_url: str, headers: Mapping[str, str], *, has_adapters: bool) -> ServedModel:
+def check_server(base_url: str, headers: Mapping[str, str], mode: Mode) -> ServedModel:
     """Return the base model.
 
-    Raises ServiceError if the server does not answer, has no route for token ids or weights, or reports
-    log-probabilities from before the temperature is applied.
+    Raises ServiceError if the server does not answer, has no route for token ids or for the weights of this mode, or
+    reports log-probabilities from before the temperature is applied.
     """
-    how_to_start = HOW_TO_START if has_adapters else HOW_TO_START_WITHOUT_ADAPTERS
+    how_to_start = HOW_TO_START[mode]
     where = f"the vLLM server at {base_url}"
     try:
         with httpx.Client(
@@ -372,10 +403,11 @@ def check_server(base_url: str, headers: Mapping[str, str], *, has_adapters: boo
                 raise ServiceError(
                     f"{where} answered status {models.status_code} to /v1/models. Check address and key."
                 )
-            base = next(one for one in models.json()["data"] if not one.get("parent"))
-            if has_adapters and client.post("/v1/load_lora_adapter", json={}).status_code in (404, 405):
+            served = models.json()["data"]
+            base = next(one for one in served if not one.get("parent"))
+            if mode == "adapters" and client.post("/v1/load_lora_adapter", json={}).status_code in (404, 405):
                 raise ServiceError(f"{where} loads no adapters while it runs; {how_to_start}.")
-            if not has_adapters:
+            if mode == "all_weights":
                 if client.post("/init_weight_transfer_engine", json={"init_info": {}}).status_code != 200:
                     raise ServiceError(f"{where} cannot replace its weights while it runs; {how_to_start}.")
                 client.post("/resume")  # a run that ended during an update leaves it paused
@@ -384,6 +416,7 @@ def check_server(base_url: str, headers: Mapping[str, str], *, has_adapters: boo
                 name=base["id"],
                 source=str(base.get("root") or base["id"]),
                 max_context_tokens=int(base["max_model_len"]),
+                names=tuple(one["id"] for one in served),
             )
     except httpx.HTTPError as error:
         raise ServiceError(f"{unreachable(where, error)}. Start it, and check the address.") from error

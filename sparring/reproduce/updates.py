@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from sparring.assembly import close, load_training_parts, refuse_training
+from sparring.assembly import close, load_into_engine, load_training_parts, refuse_training
 from sparring.assembly.update_rule import build_update_rule
 from sparring.errors import DataError
 from sparring.ledger import Ledger, RolloutRecord
@@ -96,6 +96,9 @@ class Relearning:
             parts = load_training_parts(self._config, self._folder.code, nothing_is_played, uses_servers=False)
             try:
                 learning = build_update_rule(parts)
+                if parts.teacher is not None:  # it may be the policy after the warm start
+                    loading = load_into_engine(parts, self._folder, parts.initial_weights, version=0)
+                    event_loop.submit(loading).result()
                 if not self._begins_as_loaded:
                     checkpoints.load(self._stored[self._start], learning.learner)
                 yield self._compared(self._start, 0, learning.learner)

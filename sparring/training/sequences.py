@@ -43,16 +43,19 @@ class _Line:
         """Add tokens that the policy did not sample."""
         self.extend(ids, [None] * len(ids))
 
-    def extend(self, ids: Sequence[int], logprobs: Sequence[float | None], advantage: float = 0.0) -> None:
-        assert len(ids) == len(logprobs)
+    def extend(
+        self, ids: Sequence[int], logprobs: Sequence[float | None], advantages: Sequence[float] | None = None
+    ) -> None:
+        advantages = [0.0] * len(ids) if advantages is None else advantages
+        assert len(ids) == len(logprobs) == len(advantages)
         self.ids += ids
         self.logprobs += logprobs
-        self.advantages += [advantage] * len(ids)
+        self.advantages += advantages
 
-    def answer(self, turn: Turn, advantage: float) -> None:
+    def answer(self, turn: Turn, advantages: Sequence[float]) -> None:
         """Add the sampled tokens of a turn. If the turn must not be trained, its tokens are only context."""
         self.extend(
-            turn.token_ids, turn.sampled_logprobs if turn.is_trained else [None] * len(turn.token_ids), advantage
+            turn.token_ids, turn.sampled_logprobs if turn.is_trained else [None] * len(turn.token_ids), advantages
         )
 
     @property
@@ -64,10 +67,12 @@ def build_batch(
     groups: Sequence[TrajectoryGroup],
     advantages: Mapping[str, Sequence[float]],
     *,
+    token_advantages: Mapping[str, Sequence[Sequence[float]]] | None = None,
     reduction: Callable[[Counts], float] = trajectory_mean,
     drop_zero_advantage: bool = True,
 ) -> TrainingBatch:
-    """Build the forest of a step. `advantages` maps each trajectory id to one number per turn.
+    """Build the forest of a step. `advantages` maps each trajectory id to one number per turn. `token_advantages` maps
+    it to one number per sampled token of each turn, which is added to the number of the turn.
 
     A trajectory whose advantages are all 0 has no gradient, so by default it is left out of the forest. It still counts
     toward the divisors, so leaving it out only saves time. The same applies to a trajectory without tokens.
@@ -90,7 +95,8 @@ def build_batch(
             turns, own_trajectory = advantages[trajectory.id], trajectory.num_trained_tokens
             if own_trajectory == 0 or (drop_zero_advantage and not any(turns)):
                 continue
-            ends = _add_trajectory(lines, trajectory, turns)
+            of_tokens = None if token_advantages is None else token_advantages[trajectory.id]
+            ends = _add_trajectory(lines, trajectory, _spread(trajectory, turns, of_tokens))
             for path in _owned(lines, ends):
                 own = {"own_sequence": sum(line.num_trained for line in path), "own_trajectory": own_trajectory}
                 for line in path:
@@ -210,14 +216,24 @@ def build_context_segment(ids: tuple[int, ...], parent: int | None) -> TokenSegm
     )
 
 
-def _add_trajectory(lines: list[_Line], trajectory: Trajectory, advantages: Sequence[float]) -> list[int]:
+def _spread(
+    trajectory: Trajectory, advantages: Sequence[float], of_tokens: Sequence[Sequence[float]] | None
+) -> dict[int, list[float]]:
+    """Return the advantage of each sampled token, by turn id."""
+    if of_tokens is None:
+        of_tokens = [[0.0] * len(turn.token_ids) for turn in trajectory.turns]
+    return {
+        turn.id: [advantage + one for one in own]
+        for turn, advantage, own in zip(trajectory.turns, advantages, of_tokens, strict=True)
+    }
+
+
+def _add_trajectory(lines: list[_Line], trajectory: Trajectory, advantages: Mapping[int, Sequence[float]]) -> list[int]:
     """Append the turns of a trajectory, with one line for each root and for each branch at a fork. Return the lines
     that end in a leaf."""
     children: dict[int | None, list[Turn]] = {}
-    advantage_of: dict[int, float] = {}
-    for turn, advantage in zip(trajectory.turns, advantages, strict=True):
+    for turn in trajectory.turns:
         children.setdefault(turn.parent, []).append(turn)
-        advantage_of[turn.id] = advantage
     leaves: list[int] = []
     pending: list[tuple[int, Turn]] = []
     num_placed = 0
@@ -225,7 +241,7 @@ def _add_trajectory(lines: list[_Line], trajectory: Trajectory, advantages: Sequ
     def begin(parent: int | None, turn: Turn, num_played: int) -> None:
         line = _Line(parent=parent, temperature=_temperature(turn))
         line.read(turn.prompt_ids[num_played:])
-        line.answer(turn, advantage_of[turn.id])
+        line.answer(turn, advantages[turn.id])
         lines.append(line)
         pending.append((len(lines) - 1, turn))
 
@@ -250,7 +266,7 @@ def _add_trajectory(lines: list[_Line], trajectory: Trajectory, advantages: Sequ
                 )
             if len(following) == 1 and _temperature(child) == lines[index].temperature:
                 lines[index].read(child.prompt_ids[len(played) :])
-                lines[index].answer(child, advantage_of[child.id])
+                lines[index].answer(child, advantages[child.id])
                 pending.append((index, child))
             else:
                 begin(index, child, len(played))

@@ -234,6 +234,10 @@ def test_whitening_over_the_batch_gives_an_equal_group_something_where_another_g
     assert found[0] == found[1] == pytest.approx([-(1 / 6) / math.sqrt(1 / 6)], abs=1e-6)
 
 
+def test_without_a_method_rewards_give_no_advantage():
+    assert ADVANTAGES["none"]([[played([1.0, 2.0]), played([0.0])]]) == [[[0.0, 0.0], [0.0]]]
+
+
 def test_every_method_is_listed_as_silent_or_not():
     assert {*SILENT_WHEN_EQUAL, *PER_TURN, *UNGROUPED, "reinforce_pp_baseline"} == set(ADVANTAGES)
 

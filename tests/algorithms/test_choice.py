@@ -11,7 +11,7 @@ NEEDED = {"environment": {"target": "environment:Shop"}, "reward": {"reward": "e
 
 def config(*overrides: str) -> Config:
     """Overrides of [algorithm], or of a section that they name."""
-    sections = ("batch.", "curriculum.", "model.", "optimizer.", "rollout.", "schedule.")
+    sections = ("batch.", "curriculum.", "model.", "optimizer.", "policies.", "rollout.", "schedule.")
     return validate(NEEDED, [one if one.startswith(sections) else f"algorithm.{one}" for one in overrides])
 
 
@@ -174,12 +174,12 @@ REFUSED = [
     (
         ["advantage_method=group_based_per_turn", "batch.refill_groups=2"],
         "batch.refill_groups: is 2, but with this [algorithm] a group with equal total rewards still has a gradient; "
-        "leave it out, or use a method that compares total rewards, without an entropy bonus or a divergence.",
+        "leave it out, or use a method that compares total rewards, without a teacher, an entropy bonus or a divergence.",
     ),
     (
         ["entropy_coef=0.1", "batch.refill_groups=2"],
         "batch.refill_groups: is 2, but with this [algorithm] a group with equal total rewards still has a gradient; "
-        "leave it out, or use a method that compares total rewards, without an entropy bonus or a divergence.",
+        "leave it out, or use a method that compares total rewards, without a teacher, an entropy bonus or a divergence.",
     ),
     (
         ["curriculum.easy_threshold=0.9"],
@@ -232,7 +232,7 @@ REFUSED = [
         ["advantage_method=grpo"],
         "algorithm.advantage_method: is 'grpo', which is not known; choose from group_based, group_based_per_turn, "
         "group_based_per_turn_immediate, monte_carlo, return_to_go_loo, rloo, reinforce_pp, reinforce_pp_baseline, opo, "
-        "gpg, grpo_passk, pass_at_k, or a `module:function` of your own.",
+        "gpg, grpo_passk, pass_at_k, none, or a `module:function` of your own.",
     ),
     (
         ["off_policy_correction=tis"],
@@ -247,6 +247,45 @@ REFUSED = [
     (
         ["model.trained_weights=full", "optimizer.lora_plus_lr_ratio=16"],
         "optimizer.lora_plus_lr_ratio: is given, but trained_weights = 'full' trains no adapter; leave it out.",
+    ),
+    (
+        ["teacher=expert"],
+        "algorithm.teacher: is 'expert', but the recipe has no [policies.expert]; add this section.",
+    ),
+    (
+        ["teacher=expert", "policies.critic.role=trained", "policies.other.weights=base"],
+        "algorithm.teacher: is 'expert', but the recipe has no [policies.expert]; add this section, or choose 'other'.",
+    ),
+    (
+        ["teacher=critic", "policies.critic.role=trained"],
+        "algorithm.teacher: is 'critic', which is the policy in training itself, so there is nothing to learn from it; use a "
+        "policy with role = 'frozen' or 'endpoint'.",
+    ),
+    (
+        ["teacher_coef=0.5"],
+        "algorithm.teacher_coef: is given, but the recipe has no teacher; set algorithm.teacher, or leave it out.",
+    ),
+    (
+        ["teacher=expert", "policies.expert.weights=base", "teacher_coef=0.0"],
+        "algorithm.teacher_coef: is 0.0, but it should be greater than 0.",
+    ),
+    (
+        ["teacher=expert", "policies.expert.weights=base", "batch.refill_groups=2"],
+        "batch.refill_groups: is 2, but with this [algorithm] a group with equal total rewards still has a gradient; "
+        "leave it out, or use a method that compares total rewards, without a teacher, an entropy bonus or a divergence.",
+    ),
+    (
+        ["advantage_method=none"],
+        "algorithm.advantage_method: is 'none', so rewards give no advantage, and there is no teacher that gives one; set "
+        "algorithm.teacher, or use another method.",
+    ),
+    (
+        ["advantage_method=none", "teacher=expert", "policies.expert.weights=base", "kl_coef=0.1", "kl_form=reward_k1"],
+        "algorithm.kl_form: is 'reward_k1', but advantage_method = 'none' does not read the reward; use 'loss_k2'.",
+    ),
+    (
+        ["advantage_method=none", "teacher=expert", "policies.expert.weights=base", "turn_rewards=sum"],
+        "algorithm.turn_rewards: is 'sum', but advantage_method = 'none' does not read rewards; leave turn_rewards out.",
     ),
     (
         ["optimizer.warmup_steps=60"],
@@ -414,3 +453,10 @@ def test_a_function_of_the_users_own_must_fit(function: object, problem: str | N
 
 def test_hyperparameters_are_keyword_arguments() -> None:
     assert read_defaults(one) == {"alpha": 1.0}
+
+
+def test_a_teacher_alone_needs_no_group() -> None:
+    alone = config(
+        "advantage_method=none", "teacher=expert", "policies.expert.weights=base", "batch.group_size=1"
+    ).algorithm
+    assert (alone.teacher, alone.teacher_coef, alone.needs_every_token) == ("expert", 1.0, True)

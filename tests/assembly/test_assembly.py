@@ -245,6 +245,18 @@ def test_a_run_keeps_the_frozen_weights_it_began_with_wherever_it_is_continued(
     assert again.collector.policies["teacher"].engine.fingerprint == wanted
 
 
+def test_a_frozen_policy_with_another_vocabulary_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with MultiTurnRLTrainer(RECIPE, name="expert", quiet=True, check=False) as trainer:
+        run = event_loop.submit(trainer._loader.load()).result()
+        checkpoints.save(run.path / "checkpoints", 1, run.parts.learner.export_state(), {"step": 1})
+        vocabulary = run.parts.model.vocabulary()
+    run.folder.write_vocabulary([*vocabulary[:3], "other", *vocabulary[4:]])
+    student = MultiTurnRLTrainer(RECIPE, overrides=["policies.expert.weights=runs/expert"], quiet=True, check=False)
+    with pytest.raises(DataError, match=rf"another vocabulary: token 3 is 'other' there and '{vocabulary[3]}' here"):
+        student.load()
+
+
 def test_a_run_with_frozen_weights_that_are_not_there_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +287,7 @@ def test_policies_play_with_the_weights_that_their_sections_name(tmp_path: Path)
                 assert (customer.learns, customer.engine.fingerprint) == (False, initial.fingerprint)
                 assert customer.sampling == Sampling(temperature=0.5, max_tokens=8)
                 assert named["teacher"].engine is parts.frozen_by_warm_start[0]
+                assert parts.teacher is None
                 checkpoints.save(tmp_path / "checkpoints", 3, parts.learner.export_state(), {"step": 3})
                 section = PolicySection(weights=str(tmp_path))
                 frozen = build_frozen_engine(section, engine, parts.policy, initial)

@@ -130,7 +130,11 @@ def test_log_probabilities_of_given_ids_are_those_it_sampled_with(
         if not case.engine.capabilities.scores_given_ids:
             return completion, None
         ids = [*PROMPT, *completion.token_ids]
-        return completion, await case.engine.logprobs(ids, temperature)
+        scored = await case.engine.logprobs(ids, temperature)
+        assert await case.engine.logprobs(ids, temperature, len(PROMPT)) == pytest.approx(
+            scored[len(PROMPT) - 1 :], abs=1e-5
+        )
+        return completion, scored
 
     completion, scored = run(scenario)
     if scored is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import string
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -71,6 +72,7 @@ class VLLMRoutes:
                 Route("/finish_weight_update", self.finish_update, methods=["POST"]),
                 Route("/resume", self.resume, methods=["POST"]),
                 Route("/weight_info", lambda request: JSONResponse({"weight_version": self.weights[0]})),
+                Route("/tokenize", self.tokenize, methods=["POST"]),
                 Route("/faults", self.set_faults, methods=["POST"]),
             ]
         )
@@ -81,6 +83,15 @@ class VLLMRoutes:
         base = {"id": "base", "parent": None, MAX_TOKENS: self.engine.max_context_tokens}
         adapters = [{"id": name, "parent": "base", MAX_TOKENS: None} for name in self.adapters]
         return JSONResponse({"object": "list", "data": [base, *adapters]})
+
+    async def tokenize(self, request: Request) -> Response:
+        """Convert letters to the ids of `cases.Letters`, shifted if the server has another vocabulary."""
+        if status := self.faults.get(request.url.path):
+            return JSONResponse({"error": {"message": "no"}}, status)
+        body, shift = await request.json(), self.faults.get("other_vocabulary", 0)
+        assert body["add_special_tokens"] is False
+        tokens = [8 + string.ascii_letters.index(one) + shift for one in body["prompt"]]
+        return JSONResponse({"count": len(tokens), "tokens": tokens, MAX_TOKENS: self.engine.max_context_tokens})
 
     async def set_faults(self, request: Request) -> Response:
         self.faults = await request.json()

@@ -85,11 +85,17 @@ def test_advantages_are_those_of_the_recipes_method_and_absent_where_they_would_
     # Each less the mean of the others: 1 - 0, 0 - 1/2.
     assert by_id == {"train/0/a/0.0": 1.0, "train/0/a/1.0": -0.5, "train/0/a/2.0": -0.5}
     (tmp_path / "b").mkdir()
-    run = StoredRun(tmp_path / "b", RECIPE + '[algorithm]\nkl_coef = 0.1\nkl_form = "reward_k1"\n')
-    run.log(played={"train-1": played})
-    found = shown(run)
-    assert "advantage" not in found.shown[0]["turns"][0]
-    assert found.why_no_advantages is not None
+    for name, keys, why in (
+        ("b", '[algorithm]\nkl_coef = 0.1\nkl_form = "reward_k1"\n', "divergence"),
+        ("c", '[algorithm]\nteacher = "expert"\n[policies.expert]\nweights = "base"\n', "teacher"),
+    ):
+        (tmp_path / name).mkdir(exist_ok=True)
+        run = StoredRun(tmp_path / name, RECIPE + keys)
+        run.log(played={"train-1": played})
+        found = shown(run)
+        assert "advantage" not in found.shown[0]["turns"][0]
+        assert found.why_no_advantages is not None
+        assert why in found.why_no_advantages
 
 
 def test_tokens_are_kept_as_places_in_a_table_as_long_as_they_fit(tmp_path: Path) -> None:

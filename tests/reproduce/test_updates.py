@@ -72,3 +72,18 @@ def test_an_episode_and_the_training_are_not_replayed_at_once(trained: Path) -> 
     result = replayed(trained, "train/0/t0/0.0")
     assert result.exit_code == 2
     assert "leave 'train/0/t0/0.0' out" in result.output
+
+
+def test_a_run_with_a_teacher_is_learned_again_and_moves_away_from_its_warm_start(tmp_path: Path) -> None:
+    keys = ("policies.expert.weights=warm_start", "algorithm.teacher=expert", "algorithm.teacher_coef=0.1")
+    training = Training(tmp_path, ("rollout.max_steps_off_policy=0", *keys))
+    assert training.over() == 0
+    rows = [json.loads(line)["metrics"] for line in (training.run / "metrics.jsonl").read_text().splitlines()]
+    divergences = [row["training/teacher_kl"] for row in rows if "training/teacher_kl" in row]
+    # The first step is sampled with the teacher's own weights.
+    assert len(divergences) == 4
+    assert divergences[0] == pytest.approx(0.0, abs=1e-4)
+    assert all(abs(one) > 1e-3 for one in divergences[1:])
+    result = replayed(training.run)
+    assert result.exit_code == 0, result.output
+    assert len(json.loads(result.stdout)) == 5

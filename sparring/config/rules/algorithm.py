@@ -12,6 +12,7 @@ from sparring.algorithms.choice import (
     PLUG_INS,
     UNGROUPED,
     WITHOUT_RATIO,
+    WITHOUT_REWARD,
     WITHOUT_TRUST_REGION,
     find_readers,
     read_defaults,
@@ -115,6 +116,9 @@ def subsets_as_large_as_the_group(config: Config) -> Iterator[Conflict]:
 
 def sum_for_a_method_per_turn(config: Config) -> Iterator[Conflict]:
     method = config.algorithm.advantage_method
+    if config.algorithm.turn_rewards == "sum" and method in WITHOUT_REWARD:
+        message = f"is 'sum', but advantage_method = {method!r} does not read rewards; leave turn_rewards out."
+        yield Conflict("algorithm.turn_rewards", message, ("algorithm.advantage_method",))
     if config.algorithm.turn_rewards == "sum" and (method in PER_TURN or ":" in method):
         yield Conflict(
             "algorithm.turn_rewards",
@@ -147,6 +151,51 @@ def divergence_without_base_model(config: Config) -> Iterator[Conflict]:
             f"is {config.algorithm.kl_coef}, but with trained_weights = 'full' no base model is kept for comparison; train an "
             "adapter (trained_weights = 'lora').",
             ("model.trained_weights",),
+        )
+
+
+def missing_teacher(config: Config) -> Iterator[Conflict]:
+    name = config.algorithm.teacher
+    if name is None:
+        return
+    if name not in config.policies:
+        known = [one for one, policy in config.policies.items() if policy.role != "trained"]
+        others = f", or choose {' or '.join(map(repr, known))}" if known else ""
+        message = f"is {name!r}, but the recipe has no [policies.{name}]; add this section{others}."
+        yield Conflict("algorithm.teacher", message, ("policies",))
+    elif config.policies[name].role == "trained":
+        yield Conflict(
+            "algorithm.teacher",
+            f"is {name!r}, which is the policy in training itself, so there is nothing to learn from it; use a policy with "
+            "role = 'frozen' or 'endpoint'.",
+            (f"policies.{name}",),
+        )
+
+
+def teacher_coef_without_teacher(config: Config) -> Iterator[Conflict]:
+    if "teacher_coef" in config.algorithm.model_fields_set and config.algorithm.teacher is None:
+        message = "is given, but the recipe has no teacher; set algorithm.teacher, or leave it out."
+        yield Conflict("algorithm.teacher_coef", message, ("algorithm.teacher",))
+
+
+def nothing_to_learn_from(config: Config) -> Iterator[Conflict]:
+    section = config.algorithm
+    if section.advantage_method in WITHOUT_REWARD and section.teacher is None:
+        yield Conflict(
+            "algorithm.advantage_method",
+            f"is {section.advantage_method!r}, so rewards give no advantage, and there is no teacher that gives one; set "
+            "algorithm.teacher, or use another method.",
+            ("algorithm.teacher",),
+        )
+
+
+def divergence_in_unread_rewards(config: Config) -> Iterator[Conflict]:
+    section = config.algorithm
+    if section.advantage_method in WITHOUT_REWARD and section.takes_reward_off:
+        yield Conflict(
+            "algorithm.kl_form",
+            f"is 'reward_k1', but advantage_method = {section.advantage_method!r} does not read the reward; use 'loss_k2'.",
+            ("algorithm.advantage_method", "algorithm.kl_coef"),
         )
 
 
@@ -187,6 +236,10 @@ RULES: tuple[ConfigRule, ...] = (
     divergence_in_binary_rewards,
     divergence_without_weight,
     divergence_without_base_model,
+    missing_teacher,
+    teacher_coef_without_teacher,
+    nothing_to_learn_from,
+    divergence_in_unread_rewards,
     token_weights_with_gspo,
     three_policies_without_correction,
 )

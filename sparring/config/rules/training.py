@@ -18,7 +18,7 @@ def refill_of_groups_that_teach(config: Config) -> Iterator[Conflict]:
         yield Conflict(
             "batch.refill_groups",
             f"is {config.batch.refill_groups}, but with this [algorithm] a group with equal total rewards still has a gradient; "
-            "leave it out, or use a method that compares total rewards, without an entropy bonus or a divergence.",
+            "leave it out, or use a method that compares total rewards, without a teacher, an entropy bonus or a divergence.",
             ("algorithm.advantage_method",),
         )
 

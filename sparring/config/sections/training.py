@@ -65,7 +65,7 @@ class BatchSection(Section):
 class AlgorithmSection(Section):
     """The functions that make up the algorithm, and their hyperparameters.
 
-    Keys whose default is None here are hyperparameters. Their real defaults are in the signatures of the functions.
+    The keys in `HYPERPARAMETERS` have the default None here. Their real defaults are in the signatures of the functions.
     """
 
     advantage_method: str = Field(
@@ -93,6 +93,14 @@ class AlgorithmSection(Section):
     kl_form: Literal["loss_k2", "loss_k3", "reward_k1"] = Field(
         default="loss_k2",
         description="Form of the divergence: a loss (k2, or k3 with the gradient of k2), or subtracted from the reward (k1).",
+    )
+    teacher: str | None = Field(
+        default=None,
+        description="Name of the frozen policy or the endpoint (vLLM) whose log-probabilities of the sampled tokens are a part "
+        "of the advantages.",
+    )
+    teacher_coef: FiniteFloat = Field(
+        default=1.0, gt=0, description="Factor of the teacher's part, which is added to the advantage of the reward."
     )
     options: dict[str, object] = Field(default_factory=dict, description="Keyword arguments of your own functions.")
 
@@ -143,9 +151,10 @@ class AlgorithmSection(Section):
 
     @property
     def needs_every_token(self) -> bool:
-        """Whether tokens without an advantage also have a gradient."""
+        """Whether tokens of turns without an advantage also have a gradient."""
         is_plug_in = ":" in self.loss_fn  # the terms of a user's loss are not known
-        return is_plug_in or self.entropy_coef > 0 or (self.kl_coef > 0 and not self.takes_reward_off)
+        has_divergence = self.teacher is not None or (self.kl_coef > 0 and not self.takes_reward_off)
+        return is_plug_in or self.entropy_coef > 0 or has_divergence
 
     def hyperparameters(self) -> dict[str, Any]:
         """Return the hyperparameters that the recipe sets, with epsilons converted to thresholds, and the options."""
@@ -157,7 +166,11 @@ class AlgorithmSection(Section):
         return {**values, **self.options}
 
 
-HYPERPARAMETERS = tuple(name for name, field in AlgorithmSection.model_fields.items() if field.default is None)[1:]
+HYPERPARAMETERS = tuple(
+    name
+    for name, field in AlgorithmSection.model_fields.items()
+    if field.default is None and name not in ("off_policy_correction", "teacher")
+)
 """The keys of [algorithm] that only some functions read."""
 
 
