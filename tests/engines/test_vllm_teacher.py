@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -39,7 +39,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def serve(faults: Mapping[str, Any]) -> Any:
+async def serve(faults: Mapping[str, Any]) -> AsyncIterator[tuple[VLLMRoutes, TorchEngine, str]]:
     policy = make_policy(lora=True)
     engine = TorchEngine(policy, policy.snapshot(), kv_cache_tokens=1024)
     server = VLLMRoutes(engine, faults)
@@ -52,9 +52,9 @@ async def serve(faults: Mapping[str, Any]) -> Any:
         await engine.close()
 
 
-def run(scenario: Callable[..., Awaitable[Any]], model: str = "base", **faults: Any) -> Any:
+def run(scenario: Callable[..., Awaitable[Any]], model: str = "base", faults: Mapping[str, Any] | None = None) -> Any:
     async def whole() -> Any:
-        async with serve(faults) as (server, engine, url):
+        async with serve(faults or {}) as (server, engine, url):
             teacher = await asyncio.to_thread(VLLMTeacher, url, model, tokenizer=Tokenizer())
             try:
                 return await scenario(teacher, server, engine)
@@ -78,7 +78,7 @@ def test_a_teacher_returns_the_log_probabilities_of_the_served_model(temperature
         return found, await engine.logprobs(IDS, temperature)
 
     # The server needs no adapters.
-    found, expected = run(scenario, **{"/v1/load_lora_adapter": 404})
+    found, expected = run(scenario, faults={"/v1/load_lora_adapter": 404})
     assert found == pytest.approx(expected, abs=1e-4)
 
 
@@ -97,7 +97,7 @@ def test_a_teacher_returns_the_log_probabilities_of_the_served_model(temperature
 )
 def test_a_server_that_cannot_teach_is_refused(faults: Mapping[str, Any], message: str) -> None:
     with pytest.raises(ServiceError, match=message):
-        run(nothing, **faults)
+        run(nothing, faults=faults)
 
 
 def test_a_model_that_is_not_served_is_refused_with_the_names_of_those_that_are() -> None:
