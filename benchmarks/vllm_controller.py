@@ -30,20 +30,24 @@ SMOKE = {"1 server, 32 sessions": (1, 4), "2 servers, 512 sessions": (2, 8)}
 LARGEST_RATIO = 1.3
 
 
-def serve(pipe: Connection) -> None:
-    """Serve the routes of vLLM that the engine uses. Every turn is the same call of a tool."""
+def encode_turn() -> list[int]:
+    """Return the tokens of a turn that calls the tool."""
+    from recipes.pointer_chase.model import build
+    from sparring.chat import create_chat
+
+    _, tokenizer = build()
+    call = tokenizer.encode('<tool_call>{"name":"get","arguments":{"key":"a"}}</tool_call>', add_special_tokens=False)
+    return [*call, min(create_chat(tokenizer, "model:build").stop_ids)]
+
+
+def serve(pipe: Connection, tokens: list[int]) -> None:
+    """Serve the routes of vLLM that the engine uses. Every turn has the same tokens."""
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
 
-    from recipes.pointer_chase.model import build
-    from sparring.chat import create_chat
     from sparring.gateway.server import Listener
-
-    _, tokenizer = build()
-    call = tokenizer.encode('<tool_call>{"name":"get","arguments":{"key":"a"}}</tool_call>', add_special_tokens=False)
-    tokens = [*call, min(create_chat(tokenizer, "model:build").stop_ids)]
 
     async def models(_: Request) -> Response:
         return JSONResponse({"data": [{"id": "base", "parent": None, "max_model_len": MAX_TOKENS}]})
@@ -79,14 +83,14 @@ def serve(pipe: Connection) -> None:
 
 
 @contextmanager
-def servers(number: int) -> Iterator[list[str]]:
+def servers(number: int, tokens: list[int]) -> Iterator[list[str]]:
     """Start servers in separate processes; yields their addresses."""
     context = multiprocessing.get_context("spawn")
     processes, urls = [], []
     try:
         for _ in range(number):
             ours, theirs = context.Pipe()
-            processes.append(context.Process(target=serve, args=(theirs,), daemon=True))
+            processes.append(context.Process(target=serve, args=(theirs, tokens), daemon=True))
             processes[-1].start()
             urls.append(ours.recv())
         yield urls
@@ -160,10 +164,12 @@ def main() -> int:
     rounds, turns = (1, 80) if arguments.smoke else (arguments.rounds, arguments.turns)
     sides = SMOKE if arguments.smoke else SIDES
     found: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        tokens = pool.apply(encode_turn)
     for index in range(rounds):
         for name in list(sides)[:: 1 if index % 2 == 0 else -1]:
             number, sessions = sides[name]
-            with servers(number) as urls, multiprocessing.get_context("spawn").Pool(1) as pool:
+            with servers(number, tokens) as urls, multiprocessing.get_context("spawn").Pool(1) as pool:
                 found[name].append(pool.apply(control, (urls, sessions, turns)))
     rows: list[dict[str, Any]] = [
         {"": name, **{key: median(one[key] for one in runs) for key in runs[0]}} for name, runs in found.items()
