@@ -73,7 +73,9 @@ def test_a_batch_samples_the_tokens_of_turns_that_are_alone(
         assert_parity(one.prompt_ids, shared, temperature)
     if max_running > 1:
         computed = sum(completion.num_computed_tokens for completion in together)
-        assert computed == len(list_histories(list(zip(requests, together, strict=True))))
+        num_distinct = len(list_histories(list(zip(requests, together, strict=True))))
+        # Without rounds, it depends on timing which turns run together, and whether a draft is refused.
+        assert num_distinct <= computed <= num_distinct * (1.0 if is_deterministic else 1.1)
 
 
 def test_turns_with_other_settings_share_the_computation_and_keep_their_distributions() -> None:
