@@ -8,13 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def find_servers(model: Path) -> list[int]:
-    """Return the ids of the processes that serve the model in this folder, without their keepers and children."""
+def find_servers(model: Path | None = None, url: str | None = None) -> list[int]:
+    """Return the ids of the processes that serve the model in this folder, or that serve at this URL, without their
+    keepers and children."""
+    argument = str(model) if url is None else url.rpartition(":")[2]
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             arguments = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            if "serve" in arguments and str(model) in arguments:
+            if "serve" in arguments and argument in arguments:
                 found.append(int(folder.name))
     return sorted(found)
 

@@ -119,14 +119,14 @@ def test_a_turn_that_runs_across_a_switch_reports_which_version_sampled_each_tok
 
 
 def test_a_server_that_was_started_again_gets_the_newest_weights_before_its_next_turn(
-    connect: Any, server: LocalServers, base: Path, versions: list[Weights]
+    connect: Any, server: LocalServers, versions: list[Weights]
 ) -> None:
     num_restarts = server.num_restarts
 
     async def scenario(engine: VLLMEngine) -> tuple[Completion, Completion]:
         await engine.load_weights(versions[1], 1)
         expected = await engine.sample(request(1))
-        kill(find_servers(base)[0])
+        kill(find_servers(url=server.urls[0])[0])
         while server.num_restarts == num_restarts:  # noqa: ASYNC110
             await asyncio.sleep(0.5)
         deadline = time.monotonic() + 300

@@ -22,7 +22,6 @@ from tests.vllm.test_tokens import TOLERANCE, differences, request, sample
 def test_turns_of_a_killed_server_are_sampled_again_and_it_comes_back(
     build_engine: Callable[..., VLLMEngine],
     servers: LocalServers,
-    base: Path,
     policy: Policy,
     adapters: tuple[Weights, Weights],
 ) -> None:
@@ -32,7 +31,7 @@ def test_turns_of_a_killed_server_are_sampled_again_and_it_comes_back(
     async def scenario(engine: VLLMEngine) -> tuple[list[Completion], float]:
         running = [asyncio.create_task(engine.sample(one)) for one in asked]
         await asyncio.sleep(0.5)
-        kill(find_servers(base)[0])
+        kill(find_servers(url=servers.urls[0])[0])
         turns = await asyncio.gather(*running)
         return turns, engine.metrics()["engine/retried_turns"]
 
@@ -41,7 +40,7 @@ def test_turns_of_a_killed_server_are_sampled_again_and_it_comes_back(
     assert max(differences(policy, adapters[0], list(zip(asked, turns, strict=True)))) < TOLERANCE
 
     deadline = time.monotonic() + 300
-    while len(find_servers(base)) < 2 and time.monotonic() < deadline:
+    while not find_servers(url=servers.urls[0]) and time.monotonic() < deadline:
         time.sleep(0.5)
     assert servers.num_restarts == num_restarts + 1
     for url in servers.urls:  # each of them answers again, with an adapter that it loads now
