@@ -156,6 +156,37 @@ def test_a_place_serves_recipes_that_have_no_use_for_all_of_it(tmp_path: Path) -
     ]
 
 
+RECIPES = sorted(path for path in (ROOT / "recipes").glob("*/recipe.toml"))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("changes", [[], ["rollout.max_steps_off_policy=2"]], ids=["synchronous", "asynchronous"])
+def test_every_recipe_is_unchanged_in_a_place_with_vllm_servers(
+    recipe: Path, changes: list[str], tmp_path: Path
+) -> None:
+    place = read_place(write(tmp_path / "place.toml", '[engine]\ntype = "vllm"\nnum_servers = 2\n'))
+    here = load_config(recipe, changes)
+    placed = load_config(recipe, [*place.overrides(recipe, changes), *changes])
+    assert placed.starts_servers
+    assert placed.engine.max_running == here.engine.max_running
+    assert recipe_hash(placed) == recipe_hash(here)
+
+
+def test_a_place_without_rounds_refuses_a_recipe_that_requires_them(tmp_path: Path) -> None:
+    recipe = write(tmp_path / "recipe.toml", RECIPE + "deterministic = true\n")
+    place = read_place(write(tmp_path / "place.toml", '[engine]\ntype = "vllm"\n'))
+    with pytest.raises(ConfigError, match="cannot sample in rounds that depend only on the seed"):
+        load_config(recipe, place.overrides(recipe))
+
+
+def test_a_key_that_a_recipe_s_own_engine_does_not_read_is_still_refused(tmp_path: Path) -> None:
+    recipe = write(tmp_path / "recipe.toml", RECIPE + 'type = "vllm"\n')
+    with pytest.raises(ConfigError, match=r"kv_cache_tokens: is given, but engine.type = 'vllm' does not read it"):
+        load_config(recipe)
+    with pytest.raises(ConfigError, match=r"kv_cache_tokens: is given, but engine.type = 'vllm' does not read it"):
+        load_config(write(recipe, RECIPE), ["engine.type=vllm", "engine.kv_cache_tokens=512"])
+
+
 def test_what_cannot_work_in_a_place_is_refused_with_the_recipe(tmp_path: Path) -> None:
     recipe = write(tmp_path / "recipe.toml", RECIPE)
     place = read_place(write(tmp_path / "place.toml", "[engine]\ndeterministic = true\n"))

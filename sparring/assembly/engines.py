@@ -105,18 +105,18 @@ def connect_vllm(config: Config, policy: Policy, weights: Weights | None, server
 def _start_servers(config: Config, policy: Policy, folder: Path, servers: ServerOptions) -> LocalServers:
     from sparring.engines.vllm_environment import default_folder
     from sparring.engines.vllm_processes import LocalServers, ServerSettings
+    from sparring.planning.gate import find_server_share
 
-    section = config.engine
-    num_frozen = sum(one.role == "frozen" for one in config.policies.values())
+    section, has_learner = config.engine, servers.num_versions is None
     settings = ServerSettings(
         model=_find_base(config.model.name, policy, folder),
         environment=default_folder() if section.server_environment is None else Path(section.server_environment),
         num_servers=section.num_servers,
         max_model_len=policy.max_positions,
         lora_rank=config.model.lora_rank if config.model.trained_weights == "lora" else None,
-        # The newest weights, those that turns may still use, those that are being loaded, and those of frozen policies.
-        num_adapters=servers.num_versions or config.rollout.max_steps_off_policy + 2 + num_frozen,
-        has_learner=servers.num_versions is None,
+        num_adapters=servers.num_versions or config.num_adapters,
+        has_learner=has_learner,
+        memory_share=find_server_share(config, policy.base.config.to_dict()) if has_learner else None,
         max_running=section.max_running,
         extra_arguments=section.server_arguments,
     )

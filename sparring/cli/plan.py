@@ -70,6 +70,8 @@ def show(made: Plan) -> None:
     Console().table(f"{made.model.name} on {made.device.name}", ["memory", "size", "set by"], rows)
     if made.chosen is not None and not made.fits:
         say(f"the table is for the settings that fit: {', '.join(changes(made.asked, made.chosen))}")
+    if made.server_share is not None and made.fits:
+        say(f"vLLM may use {made.server_share:.0%} of the GPU's memory, and the learner needs the rest")
     if made.asked.checkpointing and made.fits:
         say("the recipe fits because activations are computed again (optimizer.activation_checkpointing)")
     cost, episodes = made.cost, made.episodes

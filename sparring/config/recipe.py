@@ -18,7 +18,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from sparring.config.rules import find_conflicts
 from sparring.config.rules.engine import TRAINING_KEYS
-from sparring.config.sections import ENGINE_KEYS, Config, Section, section_class
+from sparring.config.sections import (
+    ENGINE_CAPABILITIES,
+    ENGINE_KEYS,
+    LEARNER_KEYS,
+    Config,
+    Section,
+    section_class,
+)
 from sparring.errors import ConfigError, ConfigProblem, UsageError
 from sparring.runtime.redaction import register
 
@@ -127,17 +134,17 @@ def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source
 
 def merge(recipe: Mapping[str, Any], overrides: Sequence[str], problems: list[ConfigProblem]) -> dict[str, Any]:
     """Return the tables of a recipe with the overrides applied. Add to `problems` each override that cannot be
-    applied."""
+    applied.
+
+    If the overrides choose another engine or learner, the recipe's keys that the chosen one does not read are left out.
+    """
     merged = copy.deepcopy(dict(recipe))
     for override in overrides:
         _apply(override, merged, problems)
-    chosen = _engine_type(merged)
-    if chosen in ("openai", "scripted") and _engine_type(recipe) == "torch":
-        # The recipe trains a model, but an override chooses another engine: leave out the settings for training.
-        merged = _without_training(recipe, ENGINE_KEYS[chosen])
-        for override in overrides:
-            _apply(override, merged, [])
-    return merged
+    kept = _without_unread(recipe, engine=_type_of("engine", merged), learner=_type_of("learner", merged))
+    for override in overrides:
+        _apply(override, kept, [])
+    return kept
 
 
 def resolved_toml(config: Config) -> str:
@@ -210,20 +217,30 @@ def _apply(override: str, merged: dict[str, Any], problems: list[ConfigProblem])
     target[key] = value
 
 
-def _engine_type(tables: Mapping[str, Any]) -> Any:
-    section = tables.get("engine", {})
-    return section.get("type", "torch") if isinstance(section, Mapping) else None
+def _type_of(section: str, tables: Mapping[str, Any]) -> Any:
+    table = tables.get(section, {})
+    default = section_class(Config.model_fields[section].annotation).model_fields["type"].default
+    return table.get("type", default) if isinstance(table, Mapping) else None
 
 
-def _without_training(recipe: Mapping[str, Any], engine_keys: Container[str]) -> dict[str, Any]:
-    """Return a recipe without training keys, and with only those keys of [engine] that are in `engine_keys`."""
+def _without_unread(recipe: Mapping[str, Any], **types: Any) -> dict[str, Any]:
+    """Return a recipe without the keys of [engine] and [learner] that these types do not read, if they are not the types
+    of the recipe. Training keys are also left out if the engine cannot be trained, and `engine.deterministic = true`
+    stays if it can, so that an engine without this ability is refused."""
+    unread: dict[str, frozenset[str]] = {}
+    for section, keys in (("engine", ENGINE_KEYS), ("learner", LEARNER_KEYS)):
+        chosen = types[section]
+        if chosen in keys and chosen != _type_of(section, recipe):
+            fields = frozenset(section_class(Config.model_fields[section].annotation).model_fields)
+            unread[section] = fields - keys[chosen]
+            if section == "engine" and not ENGINE_CAPABILITIES[chosen].reports_token_ids:
+                unread |= TRAINING_KEYS
+            elif section == "engine" and recipe.get("engine", {}).get("deterministic"):
+                unread["engine"] -= {"deterministic"}
     kept: dict[str, Any] = {}
     for name, table in recipe.items():
-        unread = TRAINING_KEYS.get(name, frozenset())
-        if isinstance(table, Mapping) and (unread or name == "engine"):
-            table = {key: value for key, value in table.items() if key not in unread}
-            if name == "engine":
-                table = {key: value for key, value in table.items() if key in engine_keys}
+        if isinstance(table, Mapping) and name in unread:
+            table = {key: value for key, value in table.items() if key not in unread[name]}
             if not table:
                 continue
         kept[name] = copy.deepcopy(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import socket
@@ -31,6 +32,8 @@ MAX_RESTARTS = 5
 """How many times in a row a server is started again."""
 STABLE_SECONDS = 600.0
 """A server that ran for this long starts the count of restarts anew."""
+DEFAULT_MEMORY_SHARE = 0.9
+"""The share of a GPU's memory that one vLLM server takes by default."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.2
@@ -57,15 +60,18 @@ class ServerSettings:
     """The number of turns that a server decodes at once."""
     has_learner: bool = True
     """Whether a learner runs on this machine, which gets the first one of several GPUs."""
+    memory_share: float | None = None
+    """The share of a GPU's memory that all servers together may use if a learner has the same GPU. None: all that
+    vLLM takes by default."""
     extra_arguments: tuple[str, ...] = ()
     """More arguments for `vllm serve`. They come last, so they replace arguments of the same name."""
 
 
-def build_arguments(settings: ServerSettings, device: Device) -> list[str]:
-    """Return the arguments of `vllm serve`, without address and port. Raises ServiceError for a rank that vLLM does not
-    support."""
+def build_arguments(settings: ServerSettings, device: Device, num_gpus: int = 1) -> list[str]:
+    """Return the arguments of `vllm serve`, without address and port, for servers that share `num_gpus` GPUs. Raises
+    ServiceError for a rank that vLLM does not support."""
     arguments = ["serve", settings.model, "--enable-scale-out", *_build_weight_arguments(settings)]
-    options = {
+    options: dict[str, object] = {
         "max-model-len": settings.max_model_len,
         "max-num-seqs": settings.max_running,
         "logprobs-mode": "processed_logprobs",
@@ -76,6 +82,9 @@ def build_arguments(settings: ServerSettings, device: Device) -> list[str]:
         # must hold whole prompts.
         options |= {"dtype": "float32", "max-num-batched-tokens": settings.max_running * settings.max_model_len}
         arguments.append("--enforce-eager")
+    elif (servers_per_gpu := math.ceil(settings.num_servers / num_gpus)) > 1 or settings.memory_share is not None:
+        share = DEFAULT_MEMORY_SHARE if settings.memory_share is None else settings.memory_share
+        options["gpu-memory-utilization"] = math.floor(100 * share / servers_per_gpu + 1e-9) / 100
     for name, value in options.items():
         arguments += [f"--{name}", str(value)]
     return [*arguments, *settings.extra_arguments]
@@ -112,9 +121,9 @@ class LocalServers:
         command, device = find_vllm(settings.environment)
         folder.mkdir(parents=True, exist_ok=True)
         self.api_key = secrets.token_hex(16)
-        arguments = [str(command), *build_arguments(settings, device)]
         visible = _list_devices() if device == "cuda" else []
         visible = visible[1:] if settings.has_learner and len(visible) > 1 else visible
+        arguments = [str(command), *build_arguments(settings, device, max(1, len(visible)))]
         self._servers = [
             _Server(
                 arguments,

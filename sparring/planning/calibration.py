@@ -62,12 +62,18 @@ def calibrate(
         bandwidth=decoding_bytes(timed, settings, running, CONTEXT) / decoding,
         is_cuda=is_cuda,
         gpu_bytes=gpu_bytes(place),
+        num_devices=count_gpus(place),
     )
 
 
 def gpu_bytes(device: str) -> float:
     """Return the total memory of a GPU, whether used or free, or 0 for the CPU."""
     return float(torch.cuda.mem_get_info()[1]) if device.startswith("cuda") else 0.0
+
+
+def count_gpus(device: str) -> int:
+    """Return the number of GPUs that this process may use, or 1 for the CPU."""
+    return torch.cuda.device_count() if device.startswith("cuda") else 1
 
 
 def _extrapolate(pairs: list[tuple[float, float]], num_layers: int) -> float:

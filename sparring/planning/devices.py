@@ -94,14 +94,17 @@ def parse_gpu(text: str) -> Device:
     return device
 
 
-def this_machine(*, flops: float, bandwidth: float, is_cuda: bool = False, gpu_bytes: float = 0.0) -> Device:
-    """Return this machine with measured rates. Its memory is the free memory, or the memory of its GPU."""
+def this_machine(
+    *, flops: float, bandwidth: float, is_cuda: bool = False, gpu_bytes: float = 0.0, num_devices: int = 1
+) -> Device:
+    """Return this machine with measured rates. Its memory is the free memory, or the memory of one of its GPUs."""
     memory = USABLE_SHARE * gpu_bytes if is_cuda else float(available_bytes())
     return Device(
         name="this machine",
         memory_bytes=memory,
         flops=flops,
         bandwidth=bandwidth,
+        num_devices=num_devices,
         is_cuda=is_cuda,
         source="calibration on this machine",
         is_calibrated=True,

@@ -18,9 +18,9 @@ def refuse_too_large(config: Config) -> None:
     """Raise GateError if training needs more memory than this machine has.
 
     The message states the largest item and the necessary changes. Nothing is rejected if no plan is possible: for a
-    model of unknown size, and for an engine or learner in another process.
+    model of unknown size, and for an engine or learner that is already running elsewhere.
     """
-    if config.engine.type != "torch" or config.learner.type != "here":
+    if not (config.engine.type == "torch" or config.starts_servers) or config.learner.type != "here":
         return
     shape = _known_shape(config.model.name)
     if shape is None:
@@ -47,12 +47,30 @@ def needs_checkpointing(config: Config, model: Mapping[str, Any]) -> bool:
     return _plan_here(config, shape).asked.checkpointing
 
 
+def find_server_share(config: Config, model: Mapping[str, Any]) -> float | None:
+    """Return the share of a GPU's memory that all vLLM servers together may use if the learner needs the same GPU, as
+    planned. None if no server shares a GPU with the learner, or if the model's sizes are not those of a decoder.
+
+    `model` is the config of the loaded model.
+    """
+    try:
+        return _plan_here(config, shape_from_config(config.model.name, model)).server_share
+    except UsageError:
+        return None
+
+
 def _plan_here(config: Config, shape: ModelShape) -> Plan:
     from sparring.models.precision import resolve_device, resolve_precision
-    from sparring.planning.calibration import gpu_bytes
+    from sparring.planning.calibration import count_gpus, gpu_bytes
 
     place = resolve_device(config.model.device)
-    device = this_machine(flops=1.0, bandwidth=1.0, is_cuda=place.startswith("cuda"), gpu_bytes=gpu_bytes(place))
+    device = this_machine(
+        flops=1.0,
+        bandwidth=1.0,
+        is_cuda=place.startswith("cuda"),
+        gpu_bytes=gpu_bytes(place),
+        num_devices=count_gpus(place),
+    )
     model = config.model.model_copy(update={"precision": resolve_precision(config.model.precision, place)})
     return make_plan(config.model_copy(update={"model": model}), shape, device)
 

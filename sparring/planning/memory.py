@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from sparring.planning.shapes import ATTENTION, MLP, LayerShape, ModelShape
 
@@ -24,6 +25,14 @@ FRAGMENTATION = 0.14
 SmolLM2-135M)."""
 PRODUCT_BUFFERS = 0.6
 """The buffers of the CPU's matrix products, as a share of the output matrix (measured with three vocabulary sizes)."""
+SERVER_BYTES = {True: 3e9, False: 2.2e9}
+"""The memory of a vLLM server besides weights, adapters and cache: on a GPU (the key is True) its context, CUDA graphs and
+activations, which is an estimate, and on the CPU its three processes (measured with vLLM 0.32 and a model of 6 MB)."""
+SERVER_CACHE_BYTES = 2**30
+"""The cache of a vLLM server on the CPU, which `engines.vllm_processes` requests."""
+
+Sampler: TypeAlias = Literal["engine", "servers", "elsewhere"]
+"""What samples with the learner's device: the engine in its process, vLLM servers on the same device, or neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +55,10 @@ class Settings:
     """The rank of the adapter; None trains every weight."""
     lora_targets: tuple[str, ...] = ()
     lora_layers: int | None = None
+    sampler: Sampler = "engine"
+    num_servers: int = 1
+    num_adapters: int = 1
+    """The number of adapters that each server keeps."""
 
     @property
     def tokens(self) -> int:
@@ -64,38 +77,78 @@ class Line:
 
 
 def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
-    """Return the items of the peak memory. The peak is reached during a learner step, while the engine keeps its
-    weights and cache."""
+    """Return the items of the peak memory. The peak is reached during a learner step, while the engine or the servers keep
+    their weights and cache."""
+    samplers = {"engine": _engine_lines, "servers": _server_lines, "elsewhere": lambda shape, settings: ()}
     trained = trained_parameters(shape, settings)
-    copies = _copies_bytes(shape, settings)
-    cache = sum(layer.count * _cached(layer, settings) for layer in shape.layers)
     activations = activation_bytes(shape, settings)
+    joins_factors = settings.sampler == "engine" and not settings.is_merged and settings.lora_rank is not None
     lines = (
         Line(name="weights", bytes=shape.parameters * settings.base_bytes, key="model.name"),
-        Line(name="weights of the engine", bytes=copies, key="model.lora_merged"),
         # In fp32: the trained numbers, a copy of their initial values, and a copy of the version that the engine
         # samples with. An engine that does not merge the adapter joins its factors, in the precision of the products
         # (1.5 times as many numbers for a Llama with an adapter on every matrix).
         Line(
             name="adapter and its versions" if settings.lora_rank else "master weights and versions",
-            bytes=(12 if settings.is_merged or settings.lora_rank is None else 12 + 1.5 * settings.compute_bytes)
-            * trained,
+            bytes=(12 + 1.5 * settings.compute_bytes if joins_factors else 12) * trained,
             key="model.lora_rank",
         ),
         # In fp32: the gradient and the two moments of AdamW.
         Line(name="gradients and optimizer", bytes=12 * trained, key="model.lora_rank"),
-        Line(name="KV cache", bytes=cache * settings.compute_bytes, key="engine.kv_cache_tokens"),
-        Line(
-            name="logits of recent histories",
-            bytes=max(LEAST_HISTORY_BYTES, cache * settings.compute_bytes / HISTORY_DIVISOR),
-            key="engine.kv_cache_tokens",
-        ),
-        Line(name="outputs of frozen layers", bytes=_trunk_bytes(shape, settings), key="model.lora_layers"),
+        *samplers[settings.sampler](shape, settings),
         Line(name="activations", bytes=activations, key="optimizer.max_tokens_per_microbatch"),
         Line(name="logits", bytes=_logit_bytes(shape, settings), key="optimizer.max_tokens_per_microbatch"),
     )
     process = () if settings.is_cuda else _process_lines(shape, settings, activations)
     return tuple(line for line in (*lines, *process) if line.bytes)
+
+
+def _engine_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
+    """Return what the engine in the learner's process needs besides the base model."""
+    cache = cache_bytes(shape, settings, settings.compute_bytes)
+    return (
+        Line(name="weights of the engine", bytes=_copies_bytes(shape, settings), key="model.lora_merged"),
+        Line(name="KV cache", bytes=cache, key="engine.kv_cache_tokens"),
+        Line(
+            name="logits of recent histories",
+            bytes=max(LEAST_HISTORY_BYTES, cache / HISTORY_DIVISOR),
+            key="engine.kv_cache_tokens",
+        ),
+        Line(name="outputs of frozen layers", bytes=_trunk_bytes(shape, settings), key="model.lora_layers"),
+    )
+
+
+def _server_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
+    """Return what vLLM servers on the learner's device need. They keep a base model of their own."""
+    size = 2 if settings.is_cuda else 4
+    cache = cache_bytes(shape, settings, size) if settings.is_cuda else SERVER_CACHE_BYTES
+    adapters = 0 if settings.lora_rank is None else settings.num_adapters * trained_parameters(shape, settings) * size
+    number = settings.num_servers
+    return (
+        Line(name="weights of the servers", bytes=number * shape.parameters * size, key="model.name"),
+        Line(name="adapters of the servers", bytes=number * adapters, key="rollout.max_steps_off_policy"),
+        Line(name="KV cache of the servers", bytes=number * cache, key="model.max_sequence_length"),
+        Line(
+            name="other memory of the servers", bytes=number * SERVER_BYTES[settings.is_cuda], key="engine.num_servers"
+        ),
+    )
+
+
+def fill_cache(shape: ModelShape, settings: Settings, memory_bytes: float) -> Settings:
+    """Return the settings with as many tokens in the cache as servers on this device keep. On a GPU, the cache gets the
+    rest of the memory, up to whole episodes for all running turns. On the CPU, its size is fixed."""
+    if settings.sampler != "servers":
+        return settings
+    tokens = settings.kv_cache_tokens
+    number, size = (settings.num_servers, 2) if settings.is_cuda else (1, 4)
+    per_token = number * cache_bytes(shape, settings, size) / tokens
+    if not per_token:
+        return settings
+    if not settings.is_cuda:
+        return replace(settings, kv_cache_tokens=settings.num_servers * int(SERVER_CACHE_BYTES / per_token))
+    free = memory_bytes - sum(line.bytes for line in memory_lines(shape, settings))
+    most = settings.max_running * settings.max_sequence_length
+    return replace(settings, kv_cache_tokens=max(tokens, min(most, tokens + int(free / per_token))))
 
 
 def _process_lines(shape: ModelShape, settings: Settings, activations: float) -> tuple[Line, ...]:
@@ -198,9 +251,10 @@ def _packed_parameters(shape: ModelShape) -> int:
     return sum(count * size for count, size in fused if size >= SMALLEST_PACKED)
 
 
-def _cached(layer: LayerShape, settings: Settings) -> float:
-    tokens = settings.kv_cache_tokens
-    return tokens * layer.kv_width + settings.max_running * layer.state_width
+def cache_bytes(shape: ModelShape, settings: Settings, size: int) -> float:
+    """Return the bytes of the keys, values and states, with `size` bytes per number."""
+    tokens, turns = settings.kv_cache_tokens, settings.max_running
+    return size * sum(layer.count * (tokens * layer.kv_width + turns * layer.state_width) for layer in shape.layers)
 
 
 def _logit_bytes(shape: ModelShape, settings: Settings) -> float:

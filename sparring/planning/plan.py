@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 
 from sparring.config import Config
 from sparring.models.architectures.families import DENSE_TARGETS
-from sparring.planning.devices import Device
-from sparring.planning.memory import Line, Settings, memory_lines
+from sparring.planning.devices import USABLE_SHARE, Device
+from sparring.planning.memory import Line, Sampler, Settings, fill_cache, memory_lines
 from sparring.planning.shapes import ModelShape
 from sparring.types import Json
 
@@ -73,6 +73,16 @@ class Plan:
         """Whether the recipe fits without changes."""
         return sum(line.bytes for line in self.asked_lines) <= self.device.memory_bytes
 
+    @property
+    def server_share(self) -> float | None:
+        """The share of the GPU's memory that all vLLM servers together may use while the learner trains, rounded down to a
+        hundredth. None if no server shares a GPU with the learner."""
+        if self.asked.sampler != "servers" or not self.asked.is_cuda:
+            return None
+        learner = sum(line.bytes for line in memory_lines(self.model, replace(self.asked, sampler="elsewhere")))
+        share = USABLE_SHARE * (1 - learner / self.device.memory_bytes)
+        return max(0.0, int(100 * share) / 100)
+
     def refusal(self) -> str | None:
         """Return an error message with the largest item and the necessary changes, or None if the recipe fits."""
         if self.fits:
@@ -99,6 +109,7 @@ class Plan:
             "lines": {line.name: line.bytes for line in self.lines},
             "total_bytes": self.total_bytes,
             "settings": None if self.chosen is None else asdict(self.chosen),
+            "server_share": self.server_share,
             "changes": [] if self.chosen is None else changes(self.asked, self.chosen),
             "episodes": asdict(self.episodes),
             "cost": asdict(self.cost),
@@ -114,17 +125,18 @@ def make_plan(config: Config, model: ModelShape, device: Device, episodes: Episo
     candidates = list(_candidates(asked))
     chosen = next((one for one in candidates if _total(model, one) <= device.memory_bytes), None)
     counted = episodes or longest_episodes(config)
+    planned = fill_cache(model, chosen or asked, device.memory_bytes)
     return Plan(
         model=model,
         device=device,
         asked=asked,
         chosen=chosen,
-        lines=memory_lines(model, chosen or asked),
+        lines=memory_lines(model, planned),
         asked_lines=memory_lines(model, asked),
         smallest_bytes=min(_total(model, one) for one in candidates),
         episodes=counted,
-        cost=run_cost(model, device, chosen or asked, counted),
-        confidence=_confidence(device, counted),
+        cost=run_cost(model, device, planned, counted),
+        confidence=_confidence(device, planned, counted),
     )
 
 
@@ -136,10 +148,12 @@ def settings_of(config: Config, device: Device) -> Settings:
     is_adapted = section.trained_weights == "lora"
     is_stored_in_half = section.base_precision == "bf16" or (section.base_precision == "auto" and device.is_cuda)
     is_merged = not device.is_cuda if section.lora_merged == "auto" else section.lora_merged
+    sampler = _sampler_of(config, device)
     return Settings(
         max_sequence_length=section.max_sequence_length,
         microbatch_tokens=config.optimizer.max_tokens_per_microbatch,
-        kv_cache_tokens=config.engine.kv_cache_tokens,
+        # Servers get the rest of the memory as their cache. It must hold at least one episode.
+        kv_cache_tokens=section.max_sequence_length if sampler == "servers" else config.engine.kv_cache_tokens,
         max_running=config.engine.max_running,
         checkpointing=config.optimizer.activation_checkpointing is True,
         base_bytes=2 if is_adapted and is_stored_in_half else 4,
@@ -149,7 +163,17 @@ def settings_of(config: Config, device: Device) -> Settings:
         lora_rank=section.lora_rank if is_adapted else None,
         lora_targets=section.lora_targets or DENSE_TARGETS,
         lora_layers=section.lora_layers,
+        sampler=sampler,
+        num_servers=config.engine.num_servers,
+        num_adapters=config.num_adapters,
     )
+
+
+def _sampler_of(config: Config, device: Device) -> Sampler:
+    if config.engine.type != "vllm":
+        return "engine"
+    shares_device = not device.is_cuda or device.num_devices == 1
+    return "servers" if config.starts_servers and shares_device else "elsewhere"
 
 
 def longest_episodes(config: Config) -> Episodes:
@@ -168,12 +192,13 @@ def longest_episodes(config: Config) -> Episodes:
 
 def run_cost(model: ModelShape, device: Device, settings: Settings, episodes: Episodes) -> Cost:
     """Return the time and the cost. Sampling reads all weights and the cache for every batch of tokens, and takes
-    at least the time to launch the operations of each layer. Learning consists of matrix products."""
+    at least the time to launch the operations of each layer, which vLLM launches at once. Learning consists of matrix
+    products."""
     context = episodes.tokens / 2
     running = min(settings.max_running, episodes.per_step, max(1, int(settings.kv_cache_tokens / episodes.tokens)))
     read = decoding_bytes(model, settings, running, context)
     computed = 2 * model.active_parameters * running
-    launched = model.num_layers * device.layer_seconds
+    launched = model.num_layers * device.layer_seconds if settings.sampler == "engine" else 0.0
     sample_rate = running / max(read / device.bandwidth, computed / device.flops, launched)
     train_rate = device.flops / flops_per_token(model, settings, context)
     # The prompt and the tools' answers are read once, which takes a forward pass without a backward pass.
@@ -265,8 +290,10 @@ def _total(model: ModelShape, settings: Settings) -> float:
     return sum(line.bytes for line in memory_lines(model, settings))
 
 
-def _confidence(device: Device, episodes: Episodes) -> str:
-    if device.is_calibrated:
+def _confidence(device: Device, settings: Settings, episodes: Episodes) -> str:
+    if device.is_calibrated and settings.sampler != "engine":
+        rates = "rates measured on this machine just now, but with Sparring's engine instead of vLLM"
+    elif device.is_calibrated:
         rates = "rates measured on this machine just now"
     else:
         rates = "rates from published figures, not measured with Sparring on this device"

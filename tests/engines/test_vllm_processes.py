@@ -73,6 +73,26 @@ def test_arguments_come_from_the_settings(environment: Path) -> None:
         build_arguments(settings(environment, lora_rank=1024), "cpu")
 
 
+@pytest.mark.parametrize(
+    ("num_servers", "memory_share", "num_gpus", "expected"),
+    [
+        (1, None, 1, None),  # vLLM's own default
+        (1, 0.57, 1, "0.57"),
+        (2, 0.57, 1, "0.28"),
+        (4, None, 2, "0.45"),
+        (3, None, 2, "0.45"),
+        (2, None, 2, None),
+    ],
+)
+def test_servers_of_one_gpu_divide_its_memory(
+    environment: Path, num_servers: int, memory_share: float | None, num_gpus: int, expected: str | None
+) -> None:
+    shared = settings(environment, num_servers=num_servers, memory_share=memory_share)
+    options = dict(pairwise(build_arguments(shared, "cuda", num_gpus)))
+    assert options.get("--gpu-memory-utilization") == expected
+    assert "--gpu-memory-utilization" not in build_arguments(shared, "cpu", num_gpus)
+
+
 def test_servers_answer_at_their_own_addresses_until_they_are_closed(environment: Path, tmp_path: Path) -> None:
     lines: list[str] = []
     servers = LocalServers(settings(environment, num_servers=2), tmp_path / "logs", announce=lines.append)

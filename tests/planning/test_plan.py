@@ -15,8 +15,16 @@ from sparring.errors import UsageError
 from sparring.models.architectures.families import FAMILIES
 from sparring.planning import table
 from sparring.planning.devices import GPUS, Device, parse_gpu
-from sparring.planning.memory import HISTORY_DIVISOR, LEAST_HISTORY_BYTES, Settings, activation_bytes, memory_lines
-from sparring.planning.plan import Episodes, make_plan, run_cost, settings_of
+from sparring.planning.memory import (
+    HISTORY_DIVISOR,
+    LEAST_HISTORY_BYTES,
+    SERVER_BYTES,
+    SERVER_CACHE_BYTES,
+    Settings,
+    activation_bytes,
+    memory_lines,
+)
+from sparring.planning.plan import Episodes, decoding_bytes, make_plan, run_cost, settings_of
 from sparring.planning.published import PUBLISHED, short_name
 from sparring.planning.resolve import find_shape
 from sparring.planning.shapes import shape_from_config
@@ -103,6 +111,66 @@ def test_the_engine_s_logits_and_the_outputs_of_frozen_layers_by_hand() -> None:
     assert lines["logits of recent histories"] == lines["KV cache"] / 8
     assert lines["outputs of frozen layers"] == 2 * 10**8 * 8 * 2
     assert "outputs of frozen layers" not in {line.name for line in memory_lines(shape, settings(lora_layers=2))}
+
+
+def test_servers_that_share_the_learner_s_device_keep_a_model_of_their_own() -> None:
+    shape = shape_from_config("tiny", TINY)
+    shared = settings(sampler="servers", num_servers=2, num_adapters=3, kv_cache_tokens=4)
+    lines = {line.name: line.bytes for line in memory_lines(shape, shared)}
+    assert lines["weights"] == 2 * 1272
+    assert lines["weights of the servers"] == 2 * 2 * 1272
+    assert lines["adapters of the servers"] == 2 * 3 * 2 * 384 * 2
+    assert lines["KV cache of the servers"] == 2 * 4 * 2 * (4 + 4) * 2
+    assert lines["other memory of the servers"] == 2 * SERVER_BYTES[True]
+    assert lines["adapter and its versions"] == 12 * 2 * 384  # no engine joins the factors
+    assert not {"KV cache", "logits of recent histories", "weights of the engine"} & lines.keys()
+    on_the_cpu = {line.name: line.bytes for line in memory_lines(shape, replace(shared, is_cuda=False))}
+    assert on_the_cpu["weights of the servers"] == 2 * 4 * 1272  # in fp32
+    assert on_the_cpu["KV cache of the servers"] == 2 * SERVER_CACHE_BYTES
+    elsewhere = {line.name for line in memory_lines(shape, settings(sampler="elsewhere"))}
+    assert elsewhere == {"weights", "adapter and its versions", "gradients and optimizer", "activations", "logits"}
+
+
+def test_servers_on_the_learner_s_gpu_get_the_memory_that_it_leaves() -> None:
+    config = recipe("engine.type=vllm", "model.max_sequence_length=4096", "engine.max_running=8")
+    plan = make_plan(config, PUBLISHED["qwen3-0.6b"], GPUS["H100"])
+    assert plan.fits
+    learner = sum(line.bytes for line in plan.lines if "servers" not in line.name)
+    assert plan.server_share == int(100 * (72e9 - learner) / 80e9) / 100
+    # The cache holds whole episodes for all running turns.
+    layer = PUBLISHED["qwen3-0.6b"].layers[0]
+    cache = next(line.bytes for line in plan.lines if line.name == "KV cache of the servers")
+    assert cache == 8 * 4096 * layer.count * layer.kv_width * 2
+    # A larger model leaves room for fewer tokens, and all of the memory is used.
+    many = recipe("engine.type=vllm", "model.max_sequence_length=4096", "engine.max_running=64")
+    full = make_plan(many, PUBLISHED["qwen3-8b"], GPUS["H100"])
+    assert full.asked.checkpointing
+    assert full.total_bytes == pytest.approx(72e9, rel=1e-4)
+    refused = make_plan(config, PUBLISHED["qwen3-32b"], GPUS["H100"])
+    assert not refused.fits
+    assert "weights of the servers" in {line.name for line in refused.asked_lines}
+
+
+def test_servers_on_the_cpu_have_a_cache_of_fixed_size() -> None:
+    device = Device(name="cpu", memory_bytes=24e9, flops=1e11, bandwidth=1e10, is_cuda=False, is_calibrated=True)
+    plan = make_plan(recipe("engine.type=vllm", "engine.num_servers=2"), PUBLISHED["smollm2-135m"], device)
+    assert plan.server_share is None
+    assert "with Sparring's engine instead of vLLM" in plan.confidence
+    layer = PUBLISHED["smollm2-135m"].layers[0]
+    running = 2 * int(2**30 / (4 * layer.count * layer.kv_width)) // plan.asked.max_sequence_length
+    assert running < 64
+    context = plan.asked.max_sequence_length / 2
+    read = decoding_bytes(PUBLISHED["smollm2-135m"], plan.asked, running, context)
+    assert plan.cost.sample_rate == pytest.approx(running / (read / 1e10))
+
+
+def test_servers_on_other_gpus_and_other_machines_leave_the_gpu_to_the_learner() -> None:
+    two = replace(GPUS["H100"], num_devices=2)
+    there = recipe("engine.type=vllm", 'engine.base_urls=["http://host:8000"]')
+    for config, device in ((recipe("engine.type=vllm"), two), (there, GPUS["H100"])):
+        plan = make_plan(config, PUBLISHED["qwen3-0.6b"], device)
+        assert plan.server_share is None
+        assert not any("servers" in line.name for line in plan.lines)
 
 
 def test_three_lines_are_near_published_figures() -> None:

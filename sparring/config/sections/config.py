@@ -75,6 +75,18 @@ class Config(Section):
         return can
 
     @property
+    def starts_servers(self) -> bool:
+        """Whether vLLM servers are started on this machine."""
+        return self.engine.type == "vllm" and not self.engine.base_urls
+
+    @property
+    def num_adapters(self) -> int:
+        """The number of adapters that servers keep at once: the newest one, those that turns may still use, the one that is
+        being loaded, and those of frozen policies."""
+        num_frozen = sum(policy.role == "frozen" for policy in self.policies.values())
+        return self.rollout.max_steps_off_policy + 2 + num_frozen
+
+    @property
     def runs_in_rounds(self) -> bool:
         """Whether the engine runs in deterministic rounds.
 
