@@ -1,10 +1,10 @@
 """Trains the same recipe in one process and through vLLM, and compares what the policies learned on held-out tasks.
 
 pointer_chase trains an adapter of a model with heads of 64, asynchronously with a staleness bound of 2. One side samples
-in the process of the learner. The other side starts a vLLM server, which gets a new adapter after each step while turns
-run. Both sides have the same seeds, tasks and steps. Each tuned policy runs the held-out tasks at temperature 1 on its
-own side, and the policy that was trained through vLLM also runs them in the process of the learner, so that the sampler
-alone can be compared. `make vllm-learn` installs vLLM and runs this benchmark.
+in the process of the learner. The other side runs the same recipe in a place that starts two vLLM servers, which get a
+new adapter after each step while turns run. Both sides have the same seeds, tasks and steps. Each tuned policy runs the
+held-out tasks at temperature 1 on its own side, and the policy that was trained through vLLM also runs them in the
+process of the learner, so that the sampler alone can be compared. `make vllm-learn` installs vLLM and runs this benchmark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ LEARNER = (
     "model.lora_alpha=32",
     "rollout.max_steps_off_policy=2",
 )
-SIDES = {"in one process": (), "vLLM": ("engine.type=vllm",)}
+PLACES = {"in one process": "", "vLLM": '[engine]\ntype = "vllm"\nnum_servers = 2\n'}
+"""The place file of each side."""
 POLICIES = ("warm_start", "tuned")
 LARGEST_DIFFERENCE = 0.05
 """The largest difference of held-out success that counts as equal."""
@@ -36,7 +37,7 @@ LARGEST_DIFFERENCE = 0.05
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--seeds", type=int, default=2, help="number of seeds")
-    parser.add_argument("--steps", type=int, default=30, help="training steps")
+    parser.add_argument("--steps", type=int, default=20, help="training steps")
     parser.add_argument("--tasks", type=int, default=128, help="held-out tasks, four episodes of each")
     arguments = parser.parse_args()
     _require_vllm()
@@ -53,8 +54,8 @@ def main() -> int:
         rows = [
             row
             for seed in range(seeds)
-            for name, place in SIDES.items()
-            for row in train_and_evaluate(Path(folder), name, [*fixed, f"run.seed={seed}"], place)
+            for name in PLACES
+            for row in train_and_evaluate(Path(folder), name, [*fixed, f"run.seed={seed}"])
         ]
     return report(
         "vllm",
@@ -67,7 +68,7 @@ def main() -> int:
             "problems in a ledger": {"at_most": 0},
         },
         path=arguments.json,
-        sides={name: sum(row["episodes"] for row in rows if row["trained"] == name) for name in SIDES},
+        sides={name: sum(row["episodes"] for row in rows if row["trained"] == name) for name in PLACES},
         smoke=arguments.smoke,
     )
 
@@ -82,11 +83,15 @@ def _require_vllm() -> None:
         needs("vLLM: make vllm-learn")
 
 
-def train_and_evaluate(folder: Path, name: str, overrides: list[str], place: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Train one run and evaluate it on its own side and, if this is another one, in the process of the learner."""
+def train_and_evaluate(folder: Path, name: str, overrides: list[str]) -> list[dict[str, Any]]:
+    """Train one run and evaluate it in its own place and, if this is another one, in the process of the learner."""
     from sparring import MultiTurnRLEvaluator, MultiTurnRLTrainer
+    from sparring.config import read_place
 
-    settings = [f"run.runs_dir={folder}", *overrides, *place]
+    place = folder / "place.toml"
+    place.write_text(PLACES[name], "utf-8")
+    settings = [f"run.runs_dir={folder}", *overrides]
+    settings = [*read_place(place).overrides(RECIPE / "recipe.toml", settings), *settings]
     start_time = time.monotonic()
     with MultiTurnRLTrainer(RECIPE, overrides=settings, check=False, quiet=True) as trainer:
         result = trainer.train()
@@ -96,11 +101,11 @@ def train_and_evaluate(folder: Path, name: str, overrides: list[str], place: tup
     run = read_run(result.run)
     row = {"trained": name, "seed": overrides[-1].partition("=")[2], "seconds": seconds, **run}
     rows = [{**row, "sampled": name, **_success(own)}]
-    if place:
+    if PLACES[name]:
         again = MultiTurnRLEvaluator(
             result.run, policies=POLICIES, temperatures=[1.0], overrides=["engine.type=torch"], quiet=True
         ).evaluate()
-        rows.append({**row, "sampled": next(iter(SIDES)), **_success(again)})
+        rows.append({**row, "sampled": next(iter(PLACES)), **_success(again)})
     return rows
 
 
@@ -130,24 +135,26 @@ def read_run(run: Path) -> dict[str, Any]:
     return {
         "steps": len(steps),
         "episodes": sum(map(len, consumed.values())),
-        "oldest turn": max(ages),
-        "turns that are not of the newest weights": 1 - ages[0] / sum(ages.values()),
-        "difference of log-probabilities": max(one.get("training/probe_difference", 0.0) for one in steps),
+        "oldest": max(ages),
+        "stale turns": 1 - ages[0] / sum(ages.values()),
+        "probe": max(one.get("training/probe_difference", 0.0) for one in steps),
         "step, s": fmean(one["timing_s/step"] for one in steps),
         "problems": len(problems),
     }
 
 
 def _figures(rows: list[dict[str, Any]]) -> dict[str, float]:
-    process, vllm = SIDES
-    own = {side: [row for row in rows if row["trained"] == row["sampled"] == side] for side in SIDES}
+    process, vllm = PLACES
+    own = {side: [row for row in rows if row["trained"] == row["sampled"] == side] for side in PLACES}
     crossed = [row for row in rows if row["trained"] != row["sampled"]]
-    pairs = [(one[policy], other[policy]) for one, other in zip(own[vllm], crossed, strict=True) for policy in POLICIES]
+    after = [(one["tuned"], other["tuned"]) for one, other in zip(own[process], own[vllm], strict=True)]
+    samplers = [
+        [one[policy] - other[policy] for one, other in zip(own[vllm], crossed, strict=True)] for policy in POLICIES
+    ]
     return {
-        "difference between the sides after training": abs(
-            fmean(row["tuned"] for row in own[vllm]) - fmean(row["tuned"] for row in own[process])
-        ),
-        "difference between the samplers with the same weights": max(abs(one - other) for one, other in pairs),
+        "difference between the sides after training": abs(fmean(a - b for a, b in after)),
+        "largest difference of one seed": max(abs(a - b) for a, b in after),
+        "difference between the samplers with the same weights": max(abs(fmean(one)) for one in samplers),
         "least gain through vLLM": min(row["tuned"] - row["warm_start"] for row in own[vllm]),
         "least gain in one process": min(row["tuned"] - row["warm_start"] for row in own[process]),
         "problems in a ledger": float(sum(row["problems"] for row in rows)),
