@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -60,6 +61,8 @@ class Generation:
     """The number of prompt tokens that the server had in its cache, or 0 if it does not report the number."""
     versions: tuple[tuple[str, int], ...]
     """The names of the weights, each with the number of tokens that were sampled with them."""
+    stop_id: int | None = None
+    """The id that ended the turn, if the server reports it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,25 +214,46 @@ class ServerClient:
 
     async def generate(self, name: str, request: SampleRequest, on_token: TokenCallback | None) -> Generation:
         """Sample one turn with the weights of this name. Raises Unanswered if it may be sampled again, and
-        InfrastructureError if it may not."""
+        InfrastructureError if it may not.
+
+        A turn that the server ended with a stop id of its model, which is none of the request, continues with another
+        request.
+        """
+        num_delivered = 0
+
+        def deliver(token: int) -> None:
+            nonlocal num_delivered
+            num_delivered += 1
+            if on_token is not None:
+                on_token(token)
+
+        on_part = None if on_token is None else deliver
+        try:
+            turn = await self._sample(name, request, on_part)
+            while turn.stop_id is not None and turn.stop_id not in request.stop_ids:
+                rest = _rest(request, turn.token_ids)
+                if rest.sampling.max_tokens == 0:
+                    return replace(turn, finish_reason="length")
+                turn = _join(turn, await self._sample(name, rest, on_part), rest)
+            return turn
+        except Unanswered as failure:
+            if num_delivered:  # the caller has tokens, which another answer would not continue
+                raise InfrastructureError(f"{failure}.") from failure
+            raise
+
+    async def _sample(self, name: str, request: SampleRequest, on_token: TokenCallback | None) -> Generation:
+        """Send one request for a turn. Raises the errors of `generate`."""
         body = self._select(name) | self._kind.generate_body(request, stream=on_token is not None)
         if on_token is None:
             answer = await self._post(self._kind.generate_path, body, name=name, seconds=TURN_SECONDS)
             return self._read([answer], name)
         chunks: list[Mapping[str, Any]] = []
-        num_delivered = 0
-        try:
-            async with aclosing(self._chunks(body, name)) as arriving:
-                async for chunk, tokens in arriving:
-                    chunks.append(chunk)
-                    for token in tokens:
-                        num_delivered += 1
-                        on_token(token)
-            return self._read(chunks, name)
-        except Unanswered as failure:
-            if num_delivered:  # the caller has tokens, which another answer would not continue
-                raise InfrastructureError(f"{failure}.") from failure
-            raise
+        async with aclosing(self._chunks(body, name)) as arriving:
+            async for chunk, tokens in arriving:
+                chunks.append(chunk)
+                for token in tokens:
+                    on_token(token)
+        return self._read(chunks, name)
 
     def _select(self, name: str) -> dict[str, Json]:
         return self._kind.select(self.base.name, name, self._mode)
@@ -441,6 +465,31 @@ class ServerClient:
         self._down_until = time.monotonic() + min(REST_SECONDS * 2**self._num_failures, LONGEST_REST_SECONDS)
         self._num_failures = min(self._num_failures + 1, 10)
         return Unanswered(problem)
+
+
+def _rest(request: SampleRequest, sampled: Sequence[int]) -> SampleRequest:
+    """Return the request that continues a turn after the tokens that it has."""
+    left = request.sampling.max_tokens - len(sampled)
+    prompt = (*request.prompt_ids, *sampled)
+    return replace(request, prompt_ids=prompt, sampling=replace(request.sampling, max_tokens=left))
+
+
+def _join(turn: Generation, rest: Generation, request: SampleRequest) -> Generation:
+    """Return a turn with its continuation, which answers `request`, both sampled with the same weights."""
+    token_ids = turn.token_ids + rest.token_ids
+    return replace(
+        rest,
+        token_ids=token_ids,
+        logprobs=turn.logprobs + rest.logprobs,
+        num_cached=turn.num_cached - (len(request.prompt_ids) - rest.num_cached),  # the others were computed twice
+        versions=((turn.versions[0][0], len(token_ids)),),
+    )
+
+
+def check_logprobs(logprobs: Sequence[float], num_tokens: int, where: str) -> None:
+    """Raise InfrastructureError unless each token has a finite log-probability."""
+    if len(logprobs) != num_tokens or any(not math.isfinite(one) or one <= MISSING_LOGPROB for one in logprobs):
+        raise InfrastructureError(f"{where} returned no valid log-probability for each sampled token.")
 
 
 def _may_pass(status: int) -> bool:

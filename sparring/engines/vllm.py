@@ -99,14 +99,20 @@ class VLLMEngine:
         `shape` is that of the adapters, or None if weights are all weights of the model. They are in `folder`, or in a
         temporary folder of this machine. `max_running` limits the turns that run on one server at once. Raises
         ServiceError if a server does not answer, lacks a setting that sampling needs, or serves another model than the
-        others, and DataError if the weights of sessions are pinned, but are not adapters.
+        others, and DataError if the weights of sessions are pinned, but are not adapters, or if servers of this `kind`
+        cannot get all weights.
         """
         self._is_pinned = session_weights == "pinned"
         if shape is None and self._is_pinned:
             raise DataError(f"sessions cannot keep their weights: {_ONE_VERSION}")
+        mode: Mode = "all_weights" if shape is None else "adapters"
+        if mode not in kind.how_to_start:
+            raise DataError(
+                f"{kind.name} servers cannot get all weights of a model here. Train an adapter (model.trained_weights = "
+                "'lora'), or sample with vLLM servers."
+            )
         self._local = servers if isinstance(servers, LocalServers) else None
         urls, key = (servers.urls, servers.api_key) if isinstance(servers, LocalServers) else (servers, api_key)
-        mode: Mode = "all_weights" if shape is None else "adapters"
         self._pool = _Pool(
             [ServerClient(url, kind, api_key=key, max_running=max_running, mode=mode) for url in urls],
             kind,
@@ -139,7 +145,8 @@ class VLLMEngine:
         """
         if request.constraint is not None:
             raise ConstraintError(
-                "an engine over servers does not report how much probability a grammar removes; request an answer without a grammar."
+                f"a {self._pool.kind.name} engine does not report how much probability a grammar removes; request an answer "
+                "without a grammar."
             )
         if 0.0 < request.sampling.temperature < self._pool.kind.least_temperature:
             raise DataError(

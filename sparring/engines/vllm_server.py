@@ -14,7 +14,7 @@ from typing import Any, Final, final
 
 import httpx
 
-from sparring.engines.server_client import MISSING_LOGPROB, Generation, Mode, ServedModel, Unanswered
+from sparring.engines.server_client import Generation, Mode, ServedModel, Unanswered, check_logprobs
 from sparring.engines.vllm_environment import BACKEND, PLUGIN
 from sparring.errors import InfrastructureError, ServiceError
 from sparring.types import Json, SampleRequest
@@ -189,8 +189,7 @@ def _read_generation(chunks: Sequence[Mapping[str, Any]], where: str) -> Generat
         raise InfrastructureError(f"{where} sent an answer that cannot be read: {error!r}.") from error
     if finish not in ("stop", "length") or not tokens:
         raise Unanswered(f"{where} ended a turn with {finish!r} after {len(tokens)} tokens")
-    if len(logprobs) != len(tokens) or any(not math.isfinite(one) or one <= MISSING_LOGPROB for one in logprobs):
-        raise InfrastructureError(f"{where} returned no valid log-probability for each sampled token.")
+    check_logprobs(logprobs, len(tokens), where)
     return Generation(
         token_ids=tuple(tokens),
         logprobs=tuple(logprobs),
