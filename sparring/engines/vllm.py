@@ -145,12 +145,12 @@ class VLLMEngine:
         """
         if request.constraint is not None:
             raise ConstraintError(
-                f"a {self._pool.kind.name} engine does not report how much probability a grammar removes; request an answer "
+                f"{self._pool.kind.name} servers do not report how much probability a grammar removes; request an answer "
                 "without a grammar."
             )
         if 0.0 < request.sampling.temperature < self._pool.kind.least_temperature:
             raise DataError(
-                f"a {self._pool.kind.name} engine cannot sample at temperature = {request.sampling.temperature:g}; set a "
+                f"{self._pool.kind.name} servers cannot sample at temperature = {request.sampling.temperature:g}; set a "
                 f"temperature of 0 or at least {self._pool.kind.least_temperature:g}."
             )
         version = self._version_of(request.session_id)
