@@ -156,7 +156,7 @@ class ServerKind(Protocol):
         ...
 
     def lacks_adapter(self, status: int, text: str, name: str) -> bool:
-        """Return whether an error says that the server does not have the adapter."""
+        """Return whether the reason for an error is that the server does not have the adapter."""
         ...
 
 
@@ -216,8 +216,8 @@ class ServerClient:
         """Sample one turn with the weights of this name. Raises Unanswered if it may be sampled again, and
         InfrastructureError if it may not.
 
-        A turn that the server ended with a stop id of its model, which is none of the request, continues with another
-        request.
+        The server may end a turn with a stop id of its model that the request does not contain. The turn then continues
+        with another request.
         """
         num_delivered = 0
 
