@@ -22,7 +22,6 @@ from typing import Literal, final
 from sparring.engines.vllm_processes import START_SECONDS, LocalServers
 from sparring.engines.vllm_server import Generation, Unanswered, VLLMServer
 from sparring.errors import (
-    ConstraintError,
     DataError,
     DiskError,
     InfrastructureError,
@@ -136,10 +135,6 @@ class VLLMEngine:
         Raises the errors of `protocols.Engine.sample`, and InfrastructureError if no server answers, or if an answer
         lacks log-probabilities.
         """
-        if request.constraint is not None:
-            raise ConstraintError(
-                "a vLLM engine does not report how much probability a grammar removes; request an answer without a grammar."
-            )
         if 0.0 < request.sampling.temperature < LEAST_TEMPERATURE:
             raise DataError(
                 f"a vLLM engine cannot sample at temperature = {request.sampling.temperature:g}; set a temperature of 0 or at "
@@ -199,6 +194,7 @@ class VLLMEngine:
             reports_token_ids=True,
             pins_weights=self._is_pinned,
             holds_several_weights=self._pool.has_adapters,
+            constrained_sampling=True,
             scores_given_ids=True,
         )
 

@@ -17,6 +17,7 @@ from typing import final
 
 import httpx
 
+from sparring.engines.lark import VLLM_SETTING
 from sparring.engines.vllm_environment import BACKEND, PLUGIN, Device, find_vllm
 from sparring.errors import ServiceError
 from sparring.runtime.keeper import wrap_in_keeper
@@ -76,6 +77,7 @@ def build_arguments(settings: ServerSettings, device: Device, num_gpus: int = 1)
         "max-num-seqs": settings.max_running,
         "logprobs-mode": "processed_logprobs",
         "generation-config": "vllm",
+        "structured-outputs-config": VLLM_SETTING,
     }
     if device == "cpu":
         # A prompt that is divided into chunks ends the CPU server if turns have seeds (docs/vllm.md), so every batch

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -21,8 +22,9 @@ from typing import Any, Literal, TypeAlias, final
 
 import httpx
 
+from sparring.engines.lark import VLLM_SETTING, write_lark
 from sparring.engines.vllm_environment import BACKEND, PLUGIN
-from sparring.errors import DataError, InfrastructureError, ServiceError
+from sparring.errors import ConstraintError, DataError, InfrastructureError, ServiceError
 from sparring.protocols import TokenCallback
 from sparring.runtime.remote import CONNECT_SECONDS, headers_of, unreachable
 from sparring.types import Json, SampleRequest
@@ -54,6 +56,8 @@ _MISSING_LOGPROB = -9999.0
 """The value that vLLM sends instead of a log-probability that is not finite."""
 Mode: TypeAlias = Literal["adapters", "all_weights", "fixed"]
 """How a server gets versions of weights: as adapters, as all weights of its model, or not at all (a teacher)."""
+_ABOUT_GRAMMAR = re.compile("grammar|structured output", re.IGNORECASE)
+"""Occurs in the messages with which a server refuses a grammar."""
 _SCORING = "--enable-scale-out --logprobs-mode processed_logprobs"
 _SAMPLING = f"{_SCORING} --generation-config vllm"
 HOW_TO_START: Mapping[Mode, str] = {
@@ -145,7 +149,7 @@ class VLLMServer:
         body = self._select(name) | _generate_body(request, stream=on_token is not None)
         if on_token is None:
             answer = await self._post("/inference/v1/generate", body, name=name, seconds=TURN_SECONDS)
-            return self._read([answer], answer.get("usage"), name)
+            return self._check_end(self._read([answer], answer.get("usage"), name), request)
         chunks: list[Mapping[str, Any]] = []
         num_delivered = 0
         try:
@@ -155,7 +159,7 @@ class VLLMServer:
                     for token in tokens:
                         num_delivered += 1
                         on_token(token)
-            return self._read(chunks, None, name)
+            return self._check_end(self._read(chunks, None, name), request)
         except Unanswered as failure:
             if num_delivered:  # the caller has tokens, which another answer would not continue
                 raise InfrastructureError(f"{failure}.") from failure
@@ -178,6 +182,18 @@ class VLLMServer:
             raise InfrastructureError(f"{self.where} did not report with which weights it sampled each token.")
         return generation
 
+    def _check_end(self, generation: Generation, request: SampleRequest) -> Generation:
+        """Return an answer. Raise ConstraintError if its grammar could not be continued."""
+        ends = (
+            generation.finish_reason == "length" or request.stop_texts or generation.token_ids[-1] in request.stop_ids
+        )
+        if request.constraint is not None and not ends:
+            raise ConstraintError(
+                f"{self.where} could not continue the grammar of an answer, which may be too complex. Simplify the JSON "
+                "schemas, especially long patterns."
+            )
+        return generation
+
     def _check_names(self, names: Iterable[str]) -> None:
         """Raise Unanswered if an answer was sampled with weights that this client has not loaded."""
         for strange in set(names) - self._sent:
@@ -191,10 +207,12 @@ class VLLMServer:
             async with self._client.stream("POST", "/inference/v1/generate", json=body, timeout=timeout) as response:
                 if response.status_code != 200:
                     await response.aread()
-                    self._raise_for(response, name)
+                    self._raise_for(response.status_code, response.text, name)
                 async for line in response.aiter_lines():
                     if line.startswith("data:") and not line.endswith("[DONE]"):
                         chunk = json.loads(line.removeprefix("data:"))
+                        if (error := chunk.get("error")) is not None:  # a refused turn has status 200 if it is streamed
+                            self._raise_for(int(error.get("code") or 500), str(error["message"]), name)
                         yield chunk, [token for choice in chunk["choices"] for token in choice["token_ids"] or ()]
         except (httpx.HTTPError, RuntimeError, ValueError, LookupError, TypeError) as error:
             raise self._failed(f"{self.where} broke off a turn ({type(error).__name__} {error})") from error
@@ -342,7 +360,7 @@ class VLLMServer:
     async def _post(self, path: str, body: Mapping[str, Json], *, name: str, seconds: float) -> Mapping[str, Any]:
         response = await self._send(path, body, seconds=seconds)
         if response.status_code != 200:
-            self._raise_for(response, name)
+            self._raise_for(response.status_code, response.text, name)
         try:
             return response.json()
         except ValueError as error:
@@ -360,9 +378,9 @@ class VLLMServer:
             self._num_failures = 0
         return response
 
-    def _raise_for(self, response: httpx.Response, name: str) -> None:
+    def _raise_for(self, status: int, text: str, name: str) -> None:
         """Raise the error for a status other than 200."""
-        status, text = response.status_code, response.text[:300]
+        text = text[:300]
         if status == 404 and name in text:
             self._adapters.discard(name)  # the server was started again
             raise Unanswered(f"{self.where} does not have the adapter {name}")
@@ -372,6 +390,13 @@ class VLLMServer:
             raise ServiceError(
                 f"{self.where} answered status {status}: {text}. Check the key, or {HOW_TO_START[self._mode]}."
             )
+        if _ABOUT_GRAMMAR.search(text):
+            advice = (
+                "Ask for a form that llguidance supports"
+                if "Grammar error" in text
+                else f"Start it with --structured-outputs-config '{VLLM_SETTING}', and with the model's fast tokenizer"
+            )
+            raise ConstraintError(f"{self.where} refused the grammar of an answer: {text}. {advice}.")
         raise DataError(f"{self.where} refused a turn with status {status}: {text}.")
 
     def _failed(self, problem: str) -> Unanswered:
@@ -458,13 +483,18 @@ def _check_logprobs(client: httpx.Client, model: str, where: str, how_to_start: 
 
 
 def _generate_body(request: SampleRequest, *, stream: bool) -> dict[str, Json]:
-    sampling = request.sampling
+    sampling, constraint = request.sampling, request.constraint
     parameters = _sampling_params(temperature=sampling.temperature, max_tokens=sampling.max_tokens, seed=request.seed)
     # Log-probabilities are then those of the reduced distribution, and the turn is not trained on.
     parameters["top_p"] = sampling.top_p
     parameters["stop_token_ids"] = sorted(request.stop_ids)
     if request.stop_texts:
         parameters |= {"stop": list(request.stop_texts), "detokenize": True}
+    if constraint is not None:
+        # A server that cannot continue a grammar samples its end-of-sequence id, which ends the turn only without
+        # `ignore_eos`.
+        grammar = write_lark(constraint, request.stop_ids)
+        parameters |= {"structured_outputs": {"grammar": grammar}, "ignore_eos": False}
     return {"token_ids": list(request.prompt_ids), "sampling_params": parameters, "stream": stream}
 
 

@@ -24,10 +24,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from sparring.engines.torch_engine import TorchEngine
-from sparring.errors import InfrastructureError
+from sparring.errors import ConstraintError, InfrastructureError
 from sparring.models.forest import forest_logprobs, layout
 from sparring.models.policy import fingerprint
-from sparring.types import Completion, SampleRequest, Sampling, StopReason, TokenSegment, Weights
+from sparring.types import Completion, Constraint, SampleRequest, Sampling, StopReason, TokenSegment, Weights
 
 MAX_TOKENS = "max_model_len"
 VOCAB = 60
@@ -195,7 +195,11 @@ class VLLMRoutes:
         if not turn.done():
             turn.cancel()
             return Response(status_code=499)
+        if isinstance(refusal := turn.exception(), ConstraintError):
+            return JSONResponse(_refused(refusal), 400)
         completion, versions = turn.result().completion, turn.result().versions
+        if self.faults.get("gives_up"):  # as if the grammar became too complex: the turn ends with another id
+            completion = replace(completion, token_ids=(*completion.token_ids[:-1], 0))
         if self.faults.get("raw_logprobs"):
             ids, version = [*body["token_ids"], *completion.token_ids], self._weights_of(body["model"])[1]
             scores = await self.engine.logprobs(ids, 1.0, frozen=version)
@@ -229,6 +233,8 @@ class VLLMRoutes:
         """Sample until the turn or the server's work ends. In the second case, the fingerprint is empty."""
         parameters, drawn = body["sampling_params"], list[int]()
         temperature, num_left = parameters["temperature"], parameters["max_tokens"] - len(known)
+        grammar = parameters.get("structured_outputs", {}).get("grammar")
+        assert grammar is None or not known, "a turn with a grammar cannot continue with other weights here"
 
         def draw(token: int) -> None:
             drawn.append(token)
@@ -242,6 +248,7 @@ class VLLMRoutes:
             stop_ids=frozenset(parameters.get("stop_token_ids", ())),
             stop_texts=tuple(parameters.get("stop", ())),
             seed=parameters["seed"] + len(known),
+            constraint=None if grammar is None else Constraint(grammar=grammar),
         )
         turn = asyncio.create_task(self.engine.sample(request, draw, frozen=weights))
         pause = asyncio.create_task(self.paused.wait())
@@ -287,6 +294,8 @@ class VLLMRoutes:
             }
             yield self._chunk([], **choice, weight_versions=self._spans(turn.result().versions))
             yield "data: [DONE]\n\n"
+        except ConstraintError as refusal:
+            yield f"data: {json.dumps(_refused(refusal))}\n\n"
         except InfrastructureError as error:
             yield f"data: {json.dumps({'error': {'message': str(error)}})}\n\n"
         finally:
@@ -361,3 +370,7 @@ class VLLMRoutes:
         weights = (version or self.engine._current).weights
         with torch.no_grad():
             return forest_logprobs(weights, layout(tree, device=self.engine._device))[0].tolist()
+
+
+def _refused(refusal: ConstraintError) -> dict[str, Any]:
+    return {"error": {"message": f"Grammar error: {refusal}", "type": "BadRequestError", "param": None, "code": 400}}

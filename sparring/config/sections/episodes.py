@@ -268,7 +268,11 @@ ENGINE_CAPABILITIES: Mapping[str, EngineCapabilities] = {
     "torch": _TOKENS,
     "remote": _TOKENS,
     "vllm": EngineCapabilities(
-        reports_token_ids=True, holds_several_weights=True, pins_weights=True, scores_given_ids=True
+        reports_token_ids=True,
+        holds_several_weights=True,
+        pins_weights=True,
+        constrained_sampling=True,
+        scores_given_ids=True,
     ),
     "openai": EngineCapabilities(),
     "scripted": EngineCapabilities(),
