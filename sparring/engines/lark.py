@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from sparring.errors import ConstraintError
@@ -12,6 +13,9 @@ MAX_CONSTRAINT_CHARACTERS = 256 * 1024
 compile."""
 VLLM_SETTING = '{"backend": "guidance"}'
 """The value of `--structured-outputs-config` with which a vLLM server reads the text with llguidance."""
+_UNKNOWN_OPTION = "json_allow_general_unicode_escapes"
+"""An option of JSON (`x-guidance`) that the llguidance of vLLM 0.32 refuses. Without it, a string contains a character
+itself, and escapes only of control characters."""
 _ANSWER = "answer_before_stop"
 _PARTS = re.compile(
     r"""(?P<other>"(?:\\.|[^"\\])*"|//[^\n]*|\#[^\n]*|/(?:\\.|[^/\\\n])+/)|@(?P<schema>[\w-]+)|(?P<start>\bstart\b)""",
@@ -49,7 +53,15 @@ def write_lark(constraint: Constraint, stop_ids: frozenset[int]) -> str:
             return _ANSWER
         if part["schema"] not in schemas:
             raise ConstraintError(f"The grammar of this answer refers to @{part['schema']}, but has no such schema.")
-        return f"%json {schemas[part['schema']]}"
+        return f"%json {_without_unknown_option(schemas[part['schema']])}"
 
     ends = ",".join(map(str, sorted(stop_ids)))
     return f"%llguidance {{}}\nstart: {_ANSWER} <[{ends}]>\n{_PARTS.sub(replace, constraint.grammar)}"
+
+
+def _without_unknown_option(schema: str) -> str:
+    """Return the text of a JSON schema without `_UNKNOWN_OPTION`."""
+    found = json.loads(schema)
+    if isinstance(found, dict) and isinstance(found.get("x-guidance"), dict):
+        found["x-guidance"].pop(_UNKNOWN_OPTION, None)
+    return json.dumps(found, ensure_ascii=False)

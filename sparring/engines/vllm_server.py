@@ -396,7 +396,7 @@ class VLLMServer:
                 if "Grammar error" in text
                 else f"Start it with --structured-outputs-config '{VLLM_SETTING}', and with the model's fast tokenizer"
             )
-            raise ConstraintError(f"{self.where} refused the grammar of an answer: {text}. {advice}.")
+            raise ConstraintError(f"{self.where} refused the grammar of an answer: {text.rstrip('.')}. {advice}.")
         raise DataError(f"{self.where} refused a turn with status {status}: {text}.")
 
     def _failed(self, problem: str) -> Unanswered:

@@ -54,6 +54,8 @@ class VLLMRoutes:
         self.next_weights: Any = None
         self.salts: list[str | None] = []
         """The salts of the turns."""
+        self.cached: list[tuple[int, int]] = []
+        """For each turn that was not streamed, the number of tokens of its prompt, and of those that were cached."""
         self.paused, self.resumed = asyncio.Event(), asyncio.Event()
         self.resumed.set()
         self.faults: dict[str, Any] = dict(faults or {})
@@ -204,7 +206,7 @@ class VLLMRoutes:
             ids, version = [*body["token_ids"], *completion.token_ids], self._weights_of(body["model"])[1]
             scores = await self.engine.logprobs(ids, 1.0, frozen=version)
             completion = replace(completion, sampled_logprobs=tuple(scores[-len(completion.token_ids) :]))
-        return JSONResponse(self._answer(completion, versions))
+        return JSONResponse(self._answer(completion, versions, len(body["token_ids"])))
 
     async def _wait_until_gone(self, request: Request) -> None:
         while not await request.is_disconnected():  # noqa: ASYNC110 - there is no event for this
@@ -322,7 +324,7 @@ class VLLMRoutes:
         ]
         return None if self.faults.get("no_versions") else spans
 
-    def _answer(self, completion: Completion, versions: list[tuple[str, int]]) -> dict[str, Any]:
+    def _answer(self, completion: Completion, versions: list[tuple[str, int]], num_prompt: int) -> dict[str, Any]:
         content = None if self.faults.get("no_logprobs") else self._logprobs(completion)
         finish = "abort" if self.faults.get("aborts") else completion.stop_reason.value
         choice = {
@@ -332,7 +334,11 @@ class VLLMRoutes:
             "finish_reason": finish,
             "weight_versions": self._spans(versions),
         }
-        return {"request_id": "r", "choices": [choice], "usage": {"prompt_tokens": 1, "prompt_tokens_details": None}}
+        # A forward pass computes every token but the last one, and those that are in the cache.
+        cached = max(0, num_prompt + len(completion.token_ids) - 1 - completion.num_computed_tokens)
+        self.cached.append((num_prompt, cached))
+        usage = {"prompt_tokens": num_prompt, "prompt_tokens_details": {"cached_tokens": cached}}
+        return {"request_id": "r", "choices": [choice], "usage": usage}
 
     async def _likeliest(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the likeliest tokens at the first position, as `logprobs` asks for."""

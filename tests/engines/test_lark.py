@@ -86,6 +86,15 @@ def test_comments_and_regular_expressions_stay_as_they_are() -> None:
         assert compare(Constraint(grammar=grammar), BYTES.stop_ids, ByteTokenizer(), text) is (text != "start")
 
 
+def test_characters_are_not_escaped_because_servers_lack_this_option() -> None:
+    constraint = BYTES.constraint(TYPED, [])
+    assert constraint is not None
+    lark = write_lark(constraint, BYTES.stop_ids)
+    assert "unicode_escapes" in constraint.schemas[0][1]
+    assert "unicode_escapes" not in lark
+    assert json.dumps(json.loads(constraint.schemas[0][1])["x-guidance"]["whitespace_pattern"]) in lark
+
+
 def test_a_constraint_that_no_server_can_follow_is_refused() -> None:
     with pytest.raises(ConstraintError, match="no stop id"):
         write_lark(Constraint(grammar='start: "a"'), frozenset())

@@ -370,7 +370,11 @@ def test_a_recipe_with_vllm_is_trainable_and_corrects_for_other_kernels() -> Non
     assert not config.runs_in_rounds
     assert config.off_policy_correction == recipe("rollout.max_steps_off_policy=2").off_policy_correction != "none"
     assert config.engine_capabilities == EngineCapabilities(
-        reports_token_ids=True, holds_several_weights=True, pins_weights=True, scores_given_ids=True
+        reports_token_ids=True,
+        holds_several_weights=True,
+        pins_weights=True,
+        constrained_sampling=True,
+        scores_given_ids=True,
     )
 
 

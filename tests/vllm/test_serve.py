@@ -89,7 +89,7 @@ def check_forms(client: openai.OpenAI, question: Any, tools: list[Any]) -> None:
         "additionalProperties": False,
     }
     put: Any = {"type": "function", "function": {"name": "put", "parameters": number}}
-    fields: dict[str, Any] = {"model": "chase", "messages": question, "max_tokens": 400}
+    fields: dict[str, Any] = {"model": "chase", "messages": question, "max_tokens": 400, "seed": 1}
     for tool_choice in ("required", {"type": "function", "function": {"name": "put"}}):
         forced = client.chat.completions.create(tools=[put], tool_choice=tool_choice, **fields)
         assert forced.choices[0].finish_reason == "tool_calls"
@@ -101,7 +101,9 @@ def check_forms(client: openai.OpenAI, question: Any, tools: list[Any]) -> None:
     whole = client.chat.completions.create(response_format=form, tools=tools, tool_choice="none", **fields)
     assert whole.choices[0].finish_reason == "stop"
     assert json.loads(whole.choices[0].message.content or "") in ({"n": 1}, {"n": 22})
-    chunks = list(client.chat.completions.create(response_format=form, temperature=0, stream=True, **fields))
+    chunks = list(
+        client.chat.completions.create(response_format=form, tools=tools, tool_choice="none", stream=True, **fields)
+    )
     assert chunks[-1].choices[0].finish_reason == "stop"
     text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
     assert json.loads(text) in ({"n": 1}, {"n": 22})
