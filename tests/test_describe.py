@@ -21,7 +21,7 @@ def test_a_key_is_described_with_its_type_range_default_and_meaning() -> None:
     rate = describe("optimizer.learning_rate")
     assert (rate.type, rate.range, rate.default) == ("number", "above 0, at most 1", 4e-5)
     assert rate.meaning == "Learning rate of the RL steps."
-    assert rate.read_by == "training only (engine.type = 'torch', 'remote' or 'vllm')"
+    assert rate.read_by == "training only (engine.type = 'torch', 'remote', 'vllm' or 'sglang')"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ TO_STDERR = partial(print, file=sys.stderr)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """How vLLM servers are used."""
+    """How vLLM or SGLang servers are used."""
 
     announce: Announce = TO_STDERR
     folder: Path | None = None
@@ -45,8 +45,8 @@ def build_engine(config: Config, policy: Policy, weights: Weights, servers: Serv
     section, servers = config.engine, servers or ServerOptions()
     if section.type == "remote":
         return connect_engine(config)
-    if section.type == "vllm" and servers.are_used:
-        return connect_vllm(config, policy, weights, servers)
+    if section.uses_servers and servers.are_used:
+        return connect_servers(config, policy, weights, servers)
     from sparring.engines.torch_engine import TorchEngine
 
     return TorchEngine(
@@ -71,13 +71,15 @@ def connect_engine(config: Config) -> Engine:
     return engine
 
 
-def connect_vllm(config: Config, policy: Policy, weights: Weights | None, servers: ServerOptions) -> Engine:
-    """Return an engine over the recipe's vLLM servers, which are started here if the recipe has no addresses. Without
+def connect_servers(config: Config, policy: Policy, weights: Weights | None, servers: ServerOptions) -> Engine:
+    """Return an engine over the recipe's servers. vLLM servers are started here if the recipe has no addresses. Without
     `weights`, only the engines that its `freeze` returns can sample.
 
     Raises the same errors as `build_engine`.
     """
+    from sparring.engines.sglang_server import SGLANG
     from sparring.engines.vllm import VLLMEngine
+    from sparring.engines.vllm_server import VLLM
     from sparring.models.adapter_files import AdapterShape
 
     section, model = config.engine, config.model
@@ -95,6 +97,7 @@ def connect_vllm(config: Config, policy: Policy, weights: Weights | None, server
             api_key=key_from(section.api_key_env),
             max_running=section.max_running,
             session_weights=config.rollout.session_weights,
+            kind=SGLANG if section.type == "sglang" else VLLM,
         )
     except BaseException:
         if not isinstance(running, tuple):

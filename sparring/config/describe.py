@@ -158,7 +158,11 @@ def _describe_readers(section: str, key: str) -> str:
         return "" if key == "role" else _join("role", [name for name, keys in POLICY_KEYS.items() if key in keys])
     if key.startswith("lora_"):
         return _ADAPTER
-    return "training only (engine.type = 'torch', 'remote' or 'vllm')" if key in TRAINING_KEYS.get(section, ()) else ""
+    return (
+        "training only (engine.type = 'torch', 'remote', 'vllm' or 'sglang')"
+        if key in TRAINING_KEYS.get(section, ())
+        else ""
+    )
 
 
 def _describe_functions(key: str) -> str:
@@ -173,7 +177,7 @@ def _describe_functions(key: str) -> str:
         parts.append(f"{choice} = {', '.join(shown)}")
     if parts and key != name:
         return f"{'; '.join(parts)}; these are values of {name}"
-    return "; ".join(parts) or "training only (engine.type = 'torch', 'remote' or 'vllm')"
+    return "; ".join(parts) or "training only (engine.type = 'torch', 'remote', 'vllm' or 'sglang')"
 
 
 def _join(key: str, values: list[str]) -> str:

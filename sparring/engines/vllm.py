@@ -1,8 +1,8 @@
-"""An engine over one or several vLLM servers: token ids in, sampled ids and their log-probabilities out.
+"""An engine over one or several vLLM or SGLang servers: token ids in, sampled ids and their log-probabilities out.
 
 If an adapter is trained, each version of the weights is a separate adapter on the servers, so running turns keep their
 version while the next one is loaded. If all weights are trained, a version replaces those of the model, and running turns
-continue with it. `engines.vllm_server` has the routes of one server; docs/vllm.md explains how to start one.
+continue with it. `engines.server_client` is the client of one server; docs/vllm.md explains how to start one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from tempfile import mkdtemp
 from typing import Literal, final
 
 from sparring.engines.recent_prompts import RecentPrompts
+from sparring.engines.server_client import Generation, Mode, ServerClient, ServerKind, Unanswered
 from sparring.engines.vllm_processes import START_SECONDS, LocalServers
-from sparring.engines.vllm_server import Generation, Unanswered, VLLMServer
+from sparring.engines.vllm_server import VLLM
 from sparring.errors import (
+    ConstraintError,
     DataError,
     DiskError,
     InfrastructureError,
@@ -35,8 +37,6 @@ from sparring.protocols import TokenCallback
 from sparring.types import Completion, EngineCapabilities, SampleRequest, StopReason, Weights
 
 MAX_RETRIES = 7
-LEAST_TEMPERATURE = 0.01
-"""vLLM replaces a smaller temperature with this one."""
 LARGEST_DIFFERENCE = 0.25
 """The largest accepted mean difference between the log-probabilities of two servers. The same limit applies to an
 engine and the learner."""
@@ -71,7 +71,7 @@ class _Version:
 
 @final
 class VLLMEngine:
-    """Samples with vLLM servers that serve the same base model. Implements `protocols.Engine`.
+    """Samples with vLLM or SGLang servers that serve the same base model. Implements `protocols.Engine`.
 
         engine = VLLMEngine(
             ["http://127.0.0.1:8000"], shape=AdapterShape(rank=16, alpha=64), folder=Path("adapters"), weights=weights
@@ -93,6 +93,7 @@ class VLLMEngine:
         api_key: str | None = None,
         max_running: int = 64,
         session_weights: Literal["latest", "pinned"] = "latest",
+        kind: ServerKind = VLLM,
     ) -> None:
         """Connect to running servers, by their addresses or as processes of this machine, which are stopped by `close`.
         They get `weights`, as version 0, before the first turn.
@@ -100,16 +101,23 @@ class VLLMEngine:
         `shape` is that of the adapters, or None if weights are all weights of the model. They are in `folder`, or in a
         temporary folder of this machine. `max_running` limits the turns that run on one server at once. Raises
         ServiceError if a server does not answer, lacks a setting that sampling needs, or serves another model than the
-        others, and DataError if the weights of sessions are pinned, but are not adapters.
+        others, and DataError if the weights of sessions are pinned, but are not adapters, or if servers of this `kind`
+        cannot get all weights.
         """
         self._is_pinned = session_weights == "pinned"
         if shape is None and self._is_pinned:
             raise DataError(f"sessions cannot keep their weights: {_ONE_VERSION}")
+        mode: Mode = "all_weights" if shape is None else "adapters"
+        if mode not in kind.how_to_start:
+            raise DataError(
+                f"{kind.name} servers cannot get all weights of a model here. Train an adapter (model.trained_weights = "
+                "'lora'), or sample with vLLM servers."
+            )
         self._local = servers if isinstance(servers, LocalServers) else None
         urls, key = (servers.urls, servers.api_key) if isinstance(servers, LocalServers) else (servers, api_key)
-        mode = "all_weights" if shape is None else "adapters"
         self._pool = _Pool(
-            [VLLMServer(url, api_key=key, max_running=max_running, mode=mode) for url in urls],
+            [ServerClient(url, kind, api_key=key, max_running=max_running, mode=mode) for url in urls],
+            kind,
             shape,
             folder or Path(mkdtemp(prefix="sparring-adapters-")),
             is_temporary=folder is None,
@@ -137,10 +145,14 @@ class VLLMEngine:
         Raises the errors of `protocols.Engine.sample`, and InfrastructureError if no server answers, or if an answer
         lacks log-probabilities.
         """
-        if 0.0 < request.sampling.temperature < LEAST_TEMPERATURE:
+        if request.constraint is not None and not self._pool.kind.takes_grammars:
+            raise ConstraintError(
+                f"{self._pool.kind.name} servers get no grammars; request an answer without a grammar."
+            )
+        if 0.0 < request.sampling.temperature < self._pool.kind.least_temperature:
             raise DataError(
-                f"a vLLM engine cannot sample at temperature = {request.sampling.temperature:g}; set a temperature of 0 or at "
-                f"least {LEAST_TEMPERATURE:g}."
+                f"{self._pool.kind.name} servers cannot sample at temperature = {request.sampling.temperature:g}; set a "
+                f"temperature of 0 or at least {self._pool.kind.least_temperature:g}."
             )
         version = self._version_of(request.session_id)
         generation = await self._pool.generate(version, request, on_token)
@@ -196,7 +208,7 @@ class VLLMEngine:
             reports_token_ids=True,
             pins_weights=self._is_pinned,
             holds_several_weights=self._pool.has_adapters,
-            constrained_sampling=True,
+            constrained_sampling=self._pool.kind.takes_grammars,
             scores_given_ids=True,
         )
 
@@ -244,7 +256,8 @@ class _Pool:
 
     def __init__(
         self,
-        servers: Sequence[VLLMServer],
+        servers: Sequence[ServerClient],
+        kind: ServerKind,
         shape: AdapterShape | None,
         folder: Path,
         *,
@@ -254,15 +267,15 @@ class _Pool:
         """`patience_seconds` is how long a request is repeated at least, because servers that ended start again."""
         models = {server.base.source: server for server in servers}
         if len(models) > 1:
+            found = ", ".join(f"{one.where}: {name}" for name, one in models.items())
             raise ServiceError(
-                f"the vLLM servers serve different models: {', '.join(f'{one.where}: {name}' for name, one in models.items())}. "
-                "Serve the recipe's base model on each."
+                f"the {kind.name} servers serve different models: {found}. Serve the recipe's base model on each."
             )
         self._servers, self._shape, self._folder, self._is_temporary = tuple(servers), shape, folder, is_temporary
         self._in_turn = list(servers)
         """The servers, with the one that was chosen last at the end."""
-        self._homes: dict[str, VLLMServer] = {}
-        self._recent = RecentPrompts[VLLMServer]()
+        self._homes: dict[str, ServerClient] = {}
+        self._recent = RecentPrompts[ServerClient]()
         self._versions: dict[str, _Version] = {}
         """All weights so far, by name. Those that no turn needs any more have no folder."""
         self._newest: _Version | None = None
@@ -270,7 +283,7 @@ class _Pool:
         self._is_closed = False
         self._patience_seconds = patience_seconds
         self._rng = random.Random()
-        self.has_adapters = shape is not None
+        self.kind, self.has_adapters = kind, shape is not None
         self.max_context_tokens = min(server.base.max_context_tokens for server in servers)
 
     def write(self, weights: Weights, number: int) -> _Version:
@@ -306,11 +319,11 @@ class _Pool:
                 return
             if time.monotonic() > until:
                 raise ServiceError(
-                    f"no vLLM server loaded the weights: {failures[0]}. Start the servers, and resume the run."
+                    f"no {self.kind.name} server loaded the weights: {failures[0]}. Start the servers, and resume the run."
                 )
             await asyncio.sleep(self._pause(attempt))
 
-    async def _load_on(self, server: VLLMServer, version: _Version) -> str:
+    async def _load_on(self, server: ServerClient, version: _Version) -> str:
         """Load the weights that a turn uses, and return their name: these, or without adapters the newest."""
         if self.has_adapters:
             await server.load_adapter(version.name, version.folder)
@@ -342,7 +355,9 @@ class _Pool:
             except TimeoutError:
                 if attempts.is_slow_policy and await attempts.is_server_healthy():
                     raise PolicyTimeout(f"session {request.session_id}: the turn did not end in time.") from None
-            raise InfrastructureError(f"session {request.session_id}: no vLLM server answered: {attempts.problem}.")
+            raise InfrastructureError(
+                f"session {request.session_id}: no {self.kind.name} server answered: {attempts.problem}."
+            )
 
     async def _try(
         self, attempts: _Attempts, version: _Version, request: SampleRequest, on_token: TokenCallback | None
@@ -362,7 +377,7 @@ class _Pool:
                 self._num_retried += 1
                 self._homes.pop(session_id, None)
                 await asyncio.sleep(self._pause(attempt))
-        raise InfrastructureError(f"session {session_id}: no vLLM server answered: {attempts.problem}.")
+        raise InfrastructureError(f"session {session_id}: no {self.kind.name} server answered: {attempts.problem}.")
 
     def _attempts(self) -> Iterator[int]:
         """Yield the numbers of attempts, as long as another attempt may succeed."""
@@ -372,7 +387,7 @@ class _Pool:
                 return
             yield attempt
 
-    def _choose(self, request: SampleRequest) -> VLLMServer:
+    def _choose(self, request: SampleRequest) -> ServerClient:
         """Return the session's server, or for a new session the one with the fewest sessions.
 
         The choice is among the servers that have an earlier turn of the conversation and a free slot, else among those
@@ -409,10 +424,12 @@ class _Pool:
                 if not isinstance(problem, Unanswered):
                     break
                 await asyncio.sleep(self._pause(attempt))
-        raise ServiceError(f"no vLLM server scores given ids: {problem}. Start the servers, and resume the run.")
+        raise ServiceError(
+            f"no {self.kind.name} server scores given ids: {problem}. Start the servers, and resume the run."
+        )
 
     async def _score_on(
-        self, server: VLLMServer, version: _Version, token_ids: Sequence[int], temperature: float, first: int
+        self, server: ServerClient, version: _Version, token_ids: Sequence[int], temperature: float, first: int
     ) -> list[float]:
         return await server.score(await self._load_on(server, version), token_ids, temperature, first)
 
@@ -446,11 +463,11 @@ class _Attempts:
         self._began = time.monotonic()
         self.seconds = None if deadline is None else max(0.0, deadline - self._began)
         self.problem = "all slots of the server were taken, or it was loading weights"
-        self._server: VLLMServer | None = None
+        self._server: ServerClient | None = None
         self._num_failed = 0
         self._waited = 0.0
 
-    def begin(self, server: VLLMServer) -> None:
+    def begin(self, server: ServerClient) -> None:
         self._server, self._waited = server, time.monotonic() - self._began
 
     def fail(self, problem: str) -> None:

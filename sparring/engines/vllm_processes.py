@@ -71,7 +71,13 @@ class ServerSettings:
 def build_arguments(settings: ServerSettings, device: Device, num_gpus: int = 1) -> list[str]:
     """Return the arguments of `vllm serve`, without address and port, for servers that share `num_gpus` GPUs. Raises
     ServiceError for a rank that vLLM does not support."""
-    arguments = ["serve", settings.model, "--enable-scale-out", *_build_weight_arguments(settings)]
+    arguments = [
+        "serve",
+        settings.model,
+        "--enable-scale-out",
+        "--enable-prompt-tokens-details",
+        *_build_weight_arguments(settings),
+    ]
     options: dict[str, object] = {
         "max-model-len": settings.max_model_len,
         "max-num-seqs": settings.max_running,

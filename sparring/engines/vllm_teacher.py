@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, final
 
+from sparring.engines.server_client import ServerClient, Unanswered
 from sparring.engines.vllm import MAX_RETRIES
-from sparring.engines.vllm_server import Unanswered, VLLMServer
+from sparring.engines.vllm_server import VLLM
 from sparring.errors import InfrastructureError
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 10.0
@@ -26,7 +27,7 @@ class VLLMTeacher:
         """Connect to a running server. Raises ServiceError if it does not answer, does not return log-probabilities of
         given ids at a temperature, does not serve this model, or tokenizes differently from `tokenizer`."""
         self._model = model
-        self._server = VLLMServer(base_url, api_key=api_key, mode="fixed")
+        self._server = ServerClient(base_url, VLLM, api_key=api_key, mode="fixed")
         text = tokenizer.decode(list(range(0, len(tokenizer), max(1, len(tokenizer) // _NUM_PROBED_IDS))))
         self._server.check_model(model, text, tokenizer.encode(text, add_special_tokens=False))
 

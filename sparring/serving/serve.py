@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from sparring.assembly import load_policy
-from sparring.assembly.engines import TO_STDERR, ServerOptions, connect_vllm
+from sparring.assembly.engines import TO_STDERR, ServerOptions, connect_servers
 from sparring.chat import create_chat
 from sparring.config import Config, EngineSection, ModelSection
 from sparring.engines.torch_engine import TorchEngine
@@ -141,7 +141,7 @@ def _load_on_vllm(model: str, servers: VLLMServers) -> _Served:
     policy = load_policy(config, folder.code)
     chat = create_chat(policy.tokenizer, config.model.name)
     place = Path(tempfile.mkdtemp(prefix=f"sparring-serve-{folder.path.name}-")) / "engine"
-    engine = connect_vllm(config, policy, None, ServerOptions(folder=place, num_versions=NUM_VERSIONS))
+    engine = connect_servers(config, policy, None, ServerOptions(folder=place, num_versions=NUM_VERSIONS))
     probe = Probe(TorchLearner(policy), chat, TO_STDERR)
     run = RunVersions(folder, policy, engine, probe)
     return _Served(name=run.name, engine=engine, chat=chat, run=run, step=step)

@@ -20,8 +20,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sparring.engines.remote import RemoteEngine
 from sparring.engines.scripted import ScriptedEngine
+from sparring.engines.server_client import ServerKind
+from sparring.engines.sglang_server import SGLANG
 from sparring.engines.torch_engine import TorchEngine
 from sparring.engines.vllm import VLLMEngine
+from sparring.engines.vllm_server import VLLM
 from sparring.models.adapter_files import AdapterShape
 from sparring.models.policy import LoraSettings, Policy, fingerprint
 from sparring.protocols import Engine, Learner
@@ -201,14 +204,20 @@ def remote_cases() -> Iterator[EngineCases]:
 
 
 @contextmanager
-def vllm_cases() -> Iterator[EngineCases]:
-    """The engine over the routes of vLLM, with adapters as weights."""
-    with process("vllm") as (address,), tempfile.TemporaryDirectory() as folder:
+def server_cases(kind: ServerKind) -> Iterator[EngineCases]:
+    """The engine over the routes of vLLM or SGLang, with adapters as weights."""
+    with process(kind.name) as (address,), tempfile.TemporaryDirectory() as folder:
 
         def build(**settings: Any) -> EngineCase:
             first, second = adapter_of(1), adapter_of(2)
             engine = VLLMEngine(
-                [address], shape=ADAPTER, folder=Path(folder) / "run", weights=first, max_running=1, **settings
+                [address],
+                shape=ADAPTER,
+                folder=Path(folder) / "run",
+                weights=first,
+                max_running=1,
+                kind=kind,
+                **settings,
             )
             return EngineCase(engine, first, second)
 
@@ -218,7 +227,7 @@ def vllm_cases() -> Iterator[EngineCases]:
 @contextmanager
 def vllm_cases_of_all_weights() -> Iterator[EngineCases]:
     """The engine over the routes of vLLM, with all weights of the model."""
-    with process("vllm of all weights") as (address,), tempfile.TemporaryDirectory() as folder:
+    with process("vLLM of all weights") as (address,), tempfile.TemporaryDirectory() as folder:
 
         def build() -> EngineCase:
             first, second = weights_of(0), weights_of(1)
@@ -254,7 +263,8 @@ ENGINES: Mapping[str, Callable[[], AbstractContextManager[EngineCases]]] = {
     "torch": torch_cases,
     "scripted": scripted_cases,
     "remote": remote_cases,
-    "vllm": vllm_cases,
+    "vllm": partial(server_cases, VLLM),
+    "sglang": partial(server_cases, SGLANG),
     "vllm of all weights": vllm_cases_of_all_weights,
 }
 LEARNERS: Mapping[str, Callable[[], AbstractContextManager[LearnerCases]]] = {

@@ -13,16 +13,17 @@ from sparring.engines.server import ServedModel, engine_app
 from sparring.gateway.server import Listener
 from sparring.training.server import learner_app
 from tests.contracts import cases
+from tests.contracts.sglang_routes import SGLangRoutes
 from tests.contracts.vllm_routes import VLLMRoutes
 
 
 def app_of(kind: str) -> Starlette:
     if "learner" in kind:
         return learner_app(cases.torch_learner(lora=kind == "learner"))
-    if "vllm" in kind:
-        policy = cases.make_policy(lora=kind == "vllm")
-        engine = cases.TorchEngine(policy, policy.snapshot(), max_running=1, kv_cache_tokens=1024)
-        return VLLMRoutes(cases.slow_down(engine)).app
+    if "vLLM" in kind or kind == "SGLang":
+        policy = cases.make_policy(lora="all weights" not in kind)
+        engine = cases.slow_down(cases.TorchEngine(policy, policy.snapshot(), max_running=1, kv_cache_tokens=1024))
+        return (SGLangRoutes(engine) if kind == "SGLang" else VLLMRoutes(engine)).app
     weights = cases.torch_learner().export_weights()
     model = ServedModel(device=cases.DEVICE, weights=weights, base_fingerprint=lambda: "base")
     return engine_app(cases.strict_torch_engine() if "strict" in kind else cases.torch_engine(), model=model)

@@ -28,6 +28,7 @@ from sparring.errors import ConstraintError, InfrastructureError
 from sparring.models.forest import forest_logprobs, layout
 from sparring.models.policy import fingerprint
 from sparring.types import Completion, Constraint, SampleRequest, Sampling, StopReason, TokenSegment, Weights
+from tests.contracts.routes import keep_adapter, wait_until_gone
 
 MAX_TOKENS = "max_model_len"
 VOCAB = 60
@@ -111,16 +112,7 @@ class VLLMRoutes:
         name, folder = body["lora_name"], Path(body["lora_path"])
         if name in self.adapters:
             return JSONResponse({"error": {"message": f"The lora adapter '{name}' has already been loaded."}}, 400)
-        config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
-        assert config["peft_type"] == "LORA"
-        tensors = load_file(folder / "adapter_model.safetensors")
-        if self.faults.get("wrong_adapter"):
-            tensors = {key: -tensor if "lora_B" in key else tensor for key, tensor in tensors.items()}
-        if self.faults.get("empty_adapter"):
-            tensors = {key: 0 * tensor for key, tensor in tensors.items()}
-        named = {key.replace(".weight", ".default.weight"): tensor for key, tensor in tensors.items()}
-        weights = Weights(tensors=named, fingerprint=name)
-        self.adapters[name] = await asyncio.to_thread(self.engine.keep, weights, 0)
+        self.adapters[name] = await keep_adapter(self.engine, name, folder, self.faults)
         return Response(f"Success: LoRA adapter '{name}' added successfully.")
 
     async def unload(self, request: Request) -> Response:
@@ -191,7 +183,7 @@ class VLLMRoutes:
         if body.get("stream"):
             return StreamingResponse(self._stream(body), media_type="text/event-stream")
         turn = asyncio.create_task(self._sample(body, None))
-        gone = asyncio.create_task(self._wait_until_gone(request))
+        gone = asyncio.create_task(wait_until_gone(request))
         await asyncio.wait({turn, gone}, return_when=asyncio.FIRST_COMPLETED)
         gone.cancel()
         if not turn.done():
@@ -207,10 +199,6 @@ class VLLMRoutes:
             scores = await self.engine.logprobs(ids, 1.0, frozen=version)
             completion = replace(completion, sampled_logprobs=tuple(scores[-len(completion.token_ids) :]))
         return JSONResponse(self._answer(completion, versions, len(body["token_ids"])))
-
-    async def _wait_until_gone(self, request: Request) -> None:
-        while not await request.is_disconnected():  # noqa: ASYNC110 - there is no event for this
-            await asyncio.sleep(0.05)
 
     async def _sample(self, body: Mapping[str, Any], on_token: Callable[[int], None] | None) -> Sampled:
         """Sample a turn in parts, each with the weights that the server has when it begins."""

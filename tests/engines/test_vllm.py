@@ -1,4 +1,4 @@
-"""The engine over vLLM servers: adapters by version, several servers, and every fault of a server."""
+"""The engine over vLLM and SGLang servers: adapters by version, several servers, and every fault of a server."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from safetensors.torch import load_file
 
 from sparring.config import validate
+from sparring.engines.server_client import ServerKind
+from sparring.engines.sglang_server import SGLANG
 from sparring.engines.vllm import VLLMEngine
-from sparring.engines.vllm_server import remove_bias
+from sparring.engines.vllm_server import VLLM, remove_bias
 from sparring.errors import ConfigError, ConstraintError, DataError, InfrastructureError, PolicyTimeout, ServiceError
 from sparring.gateway.server import Listener
 from sparring.models.adapter_files import write_adapter
 from sparring.types import Completion, Constraint, EngineCapabilities, SampleRequest, Sampling, StopReason
 from tests.contracts.cases import ADAPTER, SLOW, STOP, TorchEngine, adapter_of, make_policy, slow_down, weights_of
+from tests.contracts.sglang_routes import SMALLEST, SGLangRoutes
 from tests.contracts.vllm_routes import VLLMRoutes
 
 FIRST, SECOND = adapter_of(1), adapter_of(2)
@@ -32,10 +35,28 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparring.engines.vllm._FIRST_PAUSE_SECONDS", 0.01)
 
 
+class Kind(NamedTuple):
+    """A kind of servers, and the servers of the tests with its routes."""
+
+    kind: ServerKind
+    routes: type[VLLMRoutes | SGLangRoutes]
+
+    def __str__(self) -> str:
+        return self.kind.name
+
+
+VLLM_KIND, SGLANG_KIND = Kind(VLLM, VLLMRoutes), Kind(SGLANG, SGLangRoutes)
+
+
+@pytest.fixture(params=[VLLM_KIND, SGLANG_KIND], ids=str)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return request.param
+
+
 class Served:
     """An engine over servers that can be broken."""
 
-    def __init__(self, engine: VLLMEngine, servers: list[VLLMRoutes], listeners: list[Listener], folder: Path) -> None:
+    def __init__(self, engine: VLLMEngine, servers: list[Any], listeners: list[Listener], folder: Path) -> None:
         self.engine, self.servers, self.listeners, self.folder = engine, servers, listeners, folder
 
 
@@ -46,6 +67,7 @@ async def serve(
     faults: Mapping[str, Any] | None = None,
     *,
     has_adapters: bool = True,
+    kind: Kind = VLLM_KIND,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     weights = {"shape": ADAPTER, "weights": FIRST} if has_adapters else {"shape": None, "weights": weights_of(1)}
@@ -55,12 +77,13 @@ async def serve(
             policy = make_policy(lora=has_adapters)
             engine = slow_down(TorchEngine(policy, policy.snapshot(), kv_cache_tokens=4096))
             opened.push_async_callback(engine.close)
-            servers.append(VLLMRoutes(engine, faults))
+            servers.append(kind.routes(engine, faults))
             listeners.append(Listener(servers[-1].app, "127.0.0.1", 0))
             await listeners[-1].start()
             opened.push_async_callback(listeners[-1].stop)
         urls = [one.base_url for one in listeners]
-        client = await asyncio.to_thread(VLLMEngine, urls, folder=folder / "run", **weights, **settings)
+        settings = {"kind": kind.kind, "folder": folder / "run", **weights, **settings}
+        client = await asyncio.to_thread(VLLMEngine, urls, **settings)
         opened.push_async_callback(client.close)
         yield Served(client, servers, listeners, folder / "run")
 
@@ -93,7 +116,7 @@ def test_an_adapter_folder_is_what_peft_reads(tmp_path: Path) -> None:
     }
 
 
-def test_a_turn_that_runs_keeps_its_adapter_and_an_unused_adapter_is_removed(tmp_path: Path) -> None:
+def test_a_turn_that_runs_keeps_its_adapter_and_an_unused_adapter_is_removed(tmp_path: Path, kind: Kind) -> None:
     async def scenario(served: Served) -> tuple[Completion, Completion, list[str], list[str]]:
         slow = asyncio.create_task(served.engine.sample(ask((SLOW, 1), max_tokens=5)))
         await asyncio.sleep(0.3)
@@ -104,14 +127,14 @@ def test_a_turn_that_runs_keeps_its_adapter_and_an_unused_adapter_is_removed(tmp
         await served.engine.load_weights(FIRST, 2)
         return first, quick, during, sorted(path.name for path in served.folder.iterdir())
 
-    first, quick, during, after = run(tmp_path, scenario)
+    first, quick, during, after = run(tmp_path, scenario, kind=kind)
     assert (first.versions, first.fingerprint) == (((0, 5),), FIRST.fingerprint)
     assert (quick.versions, quick.fingerprint) == (((1, 6),), SECOND.fingerprint)
     assert [name.split("-")[1] for name in during] == ["0", "1"]
     assert [name.split("-")[1] for name in after] == ["2"]
 
 
-def test_sessions_are_spread_over_the_servers_and_stay_there(tmp_path: Path) -> None:
+def test_sessions_are_spread_over_the_servers_and_stay_there(tmp_path: Path, kind: Kind) -> None:
     async def scenario(served: Served) -> list[list[int]]:
         counts = []
         for _ in range(2):
@@ -120,12 +143,12 @@ def test_sessions_are_spread_over_the_servers_and_stay_there(tmp_path: Path) -> 
             counts.append([server.num_turns for server in served.servers])
         return counts
 
-    once, twice = run(tmp_path, scenario, 2)
+    once, twice = run(tmp_path, scenario, 2, kind=kind)
     assert once == [4, 4]  # each server answered one turn when it was connected
     assert twice == [7, 7]
 
 
-def test_a_server_that_dies_costs_no_turn(tmp_path: Path) -> None:
+def test_a_server_that_dies_costs_no_turn(tmp_path: Path, kind: Kind) -> None:
     async def scenario(served: Served) -> tuple[list[Completion], dict[str, float], int]:
         await served.engine.sample(ask(session_id="a"))
         await served.listeners[0].stop()
@@ -134,52 +157,59 @@ def test_a_server_that_dies_costs_no_turn(tmp_path: Path) -> None:
         await served.engine.load_weights(SECOND, 1)  # the server that is left is enough
         return turns, metrics, (await served.engine.sample(ask())).versions[0][0]
 
-    turns, metrics, version = run(tmp_path, scenario, 2)
+    turns, metrics, version = run(tmp_path, scenario, 2, kind=kind)
     assert [turn.fingerprint for turn in turns] == [FIRST.fingerprint] * 4
     assert metrics["engine/servers_up"] == 0.5
     assert metrics["engine/retried_turns"] >= 1
     assert version == 1
 
 
-def test_a_server_that_was_started_again_gets_its_adapter_again(tmp_path: Path) -> None:
+def test_a_server_that_was_started_again_gets_its_adapter_again(tmp_path: Path, kind: Kind) -> None:
     async def scenario(served: Served) -> Completion:
         await served.engine.sample(ask())
         served.servers[0].faults = {"forgets": True}
         return await served.engine.sample(ask())
 
-    assert run(tmp_path, scenario).fingerprint == FIRST.fingerprint
+    assert run(tmp_path, scenario, kind=kind).fingerprint == FIRST.fingerprint
 
 
 @pytest.mark.parametrize(
-    ("faults", "message"),
+    ("kind", "faults", "message"),
     [
-        ({"errors": 99}, "status 500"),
-        ({"no_logprobs": True}, "no valid log-probability"),
-        ({"broken_logprobs": True}, "no valid log-probability"),
-        ({"aborts": True}, "'abort'"),
+        (VLLM_KIND, {"errors": 99}, "status 500"),
+        (VLLM_KIND, {"no_logprobs": True}, "no valid log-probability"),
+        (VLLM_KIND, {"broken_logprobs": True}, "no valid log-probability"),
+        (VLLM_KIND, {"aborts": True}, "'abort'"),
+        (SGLANG_KIND, {"errors": 99}, "status 503"),
+        (SGLANG_KIND, {"no_logprobs": True}, "no valid log-probability"),
+        (SGLANG_KIND, {"last_logprob": [None, 9, None]}, "no valid log-probability"),  # NaN
+        (SGLANG_KIND, {"last_logprob": [SMALLEST, 9, None]}, "no valid log-probability"),
+        (SGLANG_KIND, {"last_logprob": [-1.0, 60, None]}, "no valid log-probability"),  # not the sampled token
+        (SGLANG_KIND, {"not_a_number": True}, "no valid log-probability"),
+        (SGLANG_KIND, {"aborts": True}, "'abort'"),
     ],
     ids=str,
 )
 def test_a_turn_without_an_exact_answer_is_an_infrastructure_failure(
-    tmp_path: Path, faults: dict[str, Any], message: str
+    tmp_path: Path, kind: Kind, faults: dict[str, Any], message: str
 ) -> None:
     async def scenario(served: Served) -> None:
         served.servers[0].faults = dict(faults)
         with pytest.raises(InfrastructureError, match=message):
             await served.engine.sample(ask())
 
-    run(tmp_path, scenario)
+    run(tmp_path, scenario, kind=kind)
 
 
-def test_a_few_errors_are_retried(tmp_path: Path) -> None:
+def test_a_few_errors_are_retried(tmp_path: Path, kind: Kind) -> None:
     async def scenario(served: Served) -> Completion:
         served.servers[0].faults = {"errors": 2}
         return await served.engine.sample(ask())
 
-    assert len(run(tmp_path, scenario).token_ids) == 6
+    assert len(run(tmp_path, scenario, kind=kind).token_ids) == 6
 
 
-def test_a_stream_that_breaks_off_is_not_sampled_again(tmp_path: Path) -> None:
+def test_a_stream_that_breaks_off_is_not_sampled_again(tmp_path: Path, kind: Kind) -> None:
     async def scenario(served: Served) -> list[int]:
         tokens: list[int] = []
         served.servers[0].faults = {"truncates_after": 2}
@@ -187,10 +217,10 @@ def test_a_stream_that_breaks_off_is_not_sampled_again(tmp_path: Path) -> None:
             await served.engine.sample(ask(), tokens.append)
         return tokens
 
-    assert len(run(tmp_path, scenario)) == 2
+    assert len(run(tmp_path, scenario, kind=kind)) == 2
 
 
-def test_the_policy_s_slowness_and_the_server_s_are_different_failures(tmp_path: Path) -> None:
+def test_the_policy_s_slowness_and_the_server_s_are_different_failures(tmp_path: Path, kind: Kind) -> None:
     async def scenario(served: Served) -> None:
         with pytest.raises(PolicyTimeout):
             await served.engine.sample(ask((SLOW, 1), max_tokens=50, deadline=time.monotonic() + 0.5))
@@ -200,10 +230,10 @@ def test_the_policy_s_slowness_and_the_server_s_are_different_failures(tmp_path:
         with pytest.raises(InfrastructureError):
             await turn
 
-    run(tmp_path, scenario)
+    run(tmp_path, scenario, kind=kind)
 
 
-def test_a_server_with_other_weights_differs_in_the_scores(tmp_path: Path) -> None:
+def test_a_server_with_other_weights_differs_in_the_scores(tmp_path: Path, kind: Kind) -> None:
     """The handshake after each step compares these scores with the learner's."""
 
     async def scenario(served: Served) -> tuple[list[float], list[float]]:
@@ -213,22 +243,22 @@ def test_a_server_with_other_weights_differs_in_the_scores(tmp_path: Path) -> No
         await served.engine.load_weights(FIRST, 1)
         return right, await served.engine.logprobs(ids)
 
-    right, wrong = run(tmp_path, scenario)
+    right, wrong = run(tmp_path, scenario, kind=kind)
     assert right != pytest.approx(wrong, abs=0.1)
 
 
-def test_servers_with_different_weights_are_named(tmp_path: Path) -> None:
+def test_servers_with_different_weights_are_named(tmp_path: Path, kind: Kind) -> None:
     async def scenario(served: Served) -> None:
         served.servers[1].faults = {"wrong_adapter": True}
         await served.engine.load_weights(SECOND, 1)
         with pytest.raises(ServiceError, match=".*".join(one.base_url.removesuffix("/v1") for one in served.listeners)):
             await served.engine.logprobs((3, 1, 4, 1, 5, 9))
 
-    run(tmp_path, scenario, 2)
+    run(tmp_path, scenario, 2, kind=kind)
 
 
 def test_an_adapter_stays_while_a_turn_waits_for_its_next_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sparring.engines.vllm._FIRST_PAUSE_SECONDS", 1.0)
 
@@ -239,33 +269,33 @@ def test_an_adapter_stays_while_a_turn_waits_for_its_next_attempt(
         await served.engine.load_weights(SECOND, 1)
         return await turn
 
-    assert run(tmp_path, scenario).fingerprint == FIRST.fingerprint
+    assert run(tmp_path, scenario, kind=kind).fingerprint == FIRST.fingerprint
 
 
-def test_one_server_that_cannot_load_weights_does_not_end_the_run(tmp_path: Path) -> None:
+def test_one_server_that_cannot_load_weights_does_not_end_the_run(tmp_path: Path, kind: Kind) -> None:
     async def scenario(served: Served) -> Completion:
         served.servers[0].faults = {"load_errors": 1}
         await served.engine.load_weights(SECOND, 1)
         return await served.engine.sample(ask())
 
-    assert run(tmp_path, scenario, 2).fingerprint == SECOND.fingerprint
+    assert run(tmp_path, scenario, 2, kind=kind).fingerprint == SECOND.fingerprint
 
 
-def test_time_that_a_server_lost_is_not_the_policy_s(tmp_path: Path) -> None:
+def test_time_that_a_server_lost_is_not_the_policy_s(tmp_path: Path, kind: Kind) -> None:
     async def scenario(served: Served) -> None:
         served.servers[0].faults = {"errors": 1}
-        with pytest.raises(InfrastructureError, match="status 500"):
+        with pytest.raises(InfrastructureError, match=r"status 50[03]"):
             await served.engine.sample(ask((SLOW, 1), max_tokens=50, deadline=time.monotonic() + 1.0))
 
-    run(tmp_path, scenario)
+    run(tmp_path, scenario, kind=kind)
 
 
-def test_closing_unloads_the_adapters_and_removes_the_folders(tmp_path: Path) -> None:
-    async def scenario(served: Served) -> list[VLLMRoutes]:
+def test_closing_unloads_the_adapters_and_removes_the_folders(tmp_path: Path, kind: Kind) -> None:
+    async def scenario(served: Served) -> list[Any]:
         await served.engine.sample(ask())
         return served.servers
 
-    (server,) = run(tmp_path, scenario)
+    (server,) = run(tmp_path, scenario, kind=kind)
     assert server.adapters == {}
     assert list((tmp_path / "run").iterdir()) == []
 
@@ -392,12 +422,12 @@ def test_settings_that_do_not_fit_vllm_are_refused(override: str, message: str) 
         recipe(override)
 
 
-def test_a_stop_id_ends_a_turn(tmp_path: Path) -> None:
+def test_a_stop_id_ends_a_turn(tmp_path: Path, kind: Kind) -> None:
     async def scenario(served: Served) -> tuple[Completion, Completion]:
         whole = await served.engine.sample(ask())
         return whole, await served.engine.sample(ask(stop_ids=frozenset({whole.token_ids[2]})))
 
-    whole, stopped = run(tmp_path, scenario)
+    whole, stopped = run(tmp_path, scenario, kind=kind)
     assert stopped.token_ids == whole.token_ids[: whole.token_ids.index(whole.token_ids[2]) + 1]
     assert stopped.stop_reason is StopReason.STOP
 

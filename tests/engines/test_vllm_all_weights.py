@@ -132,7 +132,7 @@ def test_an_answer_without_its_weights_is_an_infrastructure_failure(tmp_path: Pa
 def test_a_server_that_missed_an_update_gets_it_before_its_next_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparring.engines.vllm_server.REST_SECONDS", 0.0)
+    monkeypatch.setattr("sparring.engines.server_client.REST_SECONDS", 0.0)
 
     async def scenario(served: Served) -> tuple[list[Completion], list[str]]:
         await asyncio.gather(*(served.engine.sample(ask(session_id=name)) for name in "ab"))

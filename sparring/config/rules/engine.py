@@ -59,21 +59,41 @@ def keys_that_the_engine_needs(config: Config) -> Iterator[Conflict]:
 
 
 def local_servers_with_addresses(config: Config) -> Iterator[Conflict]:
+    if config.engine.type != "vllm":
+        return
     if config.engine.base_urls:
         for key in find_given(config, "engine", *LOCAL_SERVER_KEYS):
             yield Conflict(
                 f"engine.{key}",
                 "is for servers that are started on this machine, but engine.base_urls names running servers; leave one out.",
-                ("engine.base_urls",),
+                ("engine.type", "engine.base_urls"),
             )
-    elif config.engine.type == "vllm":
+    else:
         for key in find_given(config, "engine", "api_key_env"):
             yield Conflict(
                 f"engine.{key}",
                 "is for running servers, but engine.base_urls is empty, so servers are started on this machine; leave it "
                 "out, or add their addresses.",
-                ("engine.base_urls",),
+                ("engine.type", "engine.base_urls"),
             )
+
+
+def limits_of_sglang(config: Config) -> Iterator[Conflict]:
+    if config.engine.type != "sglang":
+        return
+    if not config.engine.base_urls:
+        yield Conflict(
+            "engine.base_urls",
+            "is empty, but a run starts no SGLang servers; add the addresses of running ones (docs/vllm.md).",
+            ("engine.type",),
+        )
+    if config.model.trained_weights == "full":
+        yield Conflict(
+            "model.trained_weights",
+            "is 'full', but engine.type = 'sglang' gets only adapters; set model.trained_weights = 'lora', or use "
+            "engine.type = 'vllm'.",
+            ("engine.type",),
+        )
 
 
 def address_of_a_remote_learner(config: Config) -> Iterator[Conflict]:
@@ -167,6 +187,7 @@ RULES: tuple[ConfigRule, ...] = (
     keys_of_other_engines,
     keys_that_the_engine_needs,
     local_servers_with_addresses,
+    limits_of_sglang,
     keys_of_other_learners,
     address_of_a_remote_learner,
     invalid_endpoint,

@@ -70,7 +70,7 @@ class Config(Section):
     def engine_capabilities(self) -> EngineCapabilities:
         """The capabilities of the recipe's engine."""
         can = ENGINE_CAPABILITIES[self.engine.type]
-        if self.engine.type == "vllm" and self.model.trained_weights == "full":
+        if self.engine.uses_servers and self.model.trained_weights == "full":
             return replace(can, holds_several_weights=False, pins_weights=False)
         return can
 
@@ -119,11 +119,9 @@ class Config(Section):
         section = self.algorithm
         if section.off_policy_correction is not None:
             return section.off_policy_correction
-        # vLLM's kernels differ from the learner's, so even its newest tokens are slightly off-policy.
+        # The servers' kernels differ from the learner's, so even its newest tokens are slightly off-policy.
         bound = (
-            max(1, self.rollout.max_steps_off_policy)
-            if self.engine.type == "vllm"
-            else self.rollout.max_steps_off_policy
+            max(1, self.rollout.max_steps_off_policy) if self.engine.uses_servers else self.rollout.max_steps_off_policy
         )
         return choice.default_correction(section.loss_fn, max_steps_off_policy=bound)
 

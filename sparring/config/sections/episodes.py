@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field, FiniteFloat
@@ -184,11 +185,11 @@ class RolloutSection(Section):
 class EngineSection(Section):
     """The engine that samples completions. `ENGINE_KEYS` lists the keys that each engine reads."""
 
-    type: Literal["torch", "remote", "vllm", "openai", "scripted"] = Field(
+    type: Literal["torch", "remote", "vllm", "sglang", "openai", "scripted"] = Field(
         default="torch",
         description="What samples completions: `torch`, the model in this process; `remote`, an engine that another process "
-        "serves (`sparring engine`); `vllm`, vLLM servers; `openai`, an OpenAI-compatible endpoint; or `scripted`, a "
-        "script. Only `torch`, `remote` and `vllm` can be trained.",
+        "serves (`sparring engine`); `vllm`, vLLM servers; `sglang`, running SGLang servers; `openai`, an OpenAI-compatible "
+        "endpoint; or `scripted`, a script. Only `torch`, `remote`, `vllm` and `sglang` can be trained.",
     )
     base_url: str | None = Field(
         default=None, description="Address of the endpoint, with its /v1, or of the remote engine."
@@ -196,8 +197,8 @@ class EngineSection(Section):
     base_urls: tuple[str, ...] = Field(
         strict=False,
         default=(),
-        description="Addresses of running vLLM servers with the recipe's base model. Empty: servers are started on this "
-        "machine, and stop with the run.",
+        description="Addresses of running vLLM or SGLang servers with the recipe's base model. Empty: vLLM servers are started "
+        "on this machine, and stop with the run.",
     )
     num_servers: int = Field(
         default=1, ge=1, le=64, description="Number of vLLM servers that are started on this machine."
@@ -216,7 +217,7 @@ class EngineSection(Section):
     adapters_dir: str | None = Field(
         default=None,
         min_length=1,
-        description="Folder for the weights of each version, which the vLLM servers read. None: a folder in the run folder.",
+        description="Folder for the weights of each version, which the servers read. None: a folder in the run folder.",
     )
     model: str | None = Field(default=None, min_length=1, description="Name of the model at the endpoint.")
     api_key_env: str | None = Field(
@@ -230,7 +231,7 @@ class EngineSection(Section):
     max_running: int = Field(
         default=64,
         ge=1,
-        description="Maximum number of turns that are decoded together, or of open requests to an endpoint or to each vLLM "
+        description="Maximum number of turns that are decoded together, or of open requests to an endpoint or to each "
         "server.",
     )
     kv_cache_tokens: int = Field(default=65536, ge=64, description="Maximum tokens in the cache of keys and values.")
@@ -242,6 +243,11 @@ class EngineSection(Section):
         description="Whether turns run in rounds whose shapes depend only on the seed. None: true if training is synchronous.",
     )
 
+    @property
+    def uses_servers(self) -> bool:
+        """Whether inference servers sample, which get each version of the weights."""
+        return self.type in ("vllm", "sglang")
+
 
 LOCAL_SERVER_KEYS = ("num_servers", "server_environment", "server_arguments")
 """The keys of [engine] that are read if vLLM servers are started on this machine."""
@@ -250,6 +256,7 @@ ENGINE_KEYS: Mapping[str, frozenset[str]] = {
     "torch": frozenset({"type", "max_running", "kv_cache_tokens", "prefill_chunk_tokens", "deterministic"}),
     "remote": frozenset({"type", "base_url", "api_key_env", "deterministic"}),
     "vllm": frozenset({"type", "base_urls", "adapters_dir", "api_key_env", "max_running", *LOCAL_SERVER_KEYS}),
+    "sglang": frozenset({"type", "base_urls", "adapters_dir", "api_key_env", "max_running"}),
     "openai": frozenset({"type", "base_url", "model", "api_key_env", "max_running"}),
     "scripted": frozenset({"type", "script"}),
 }
@@ -264,16 +271,14 @@ _TOKENS = EngineCapabilities(
     reports_removed_mass=True,
     scores_given_ids=True,
 )
+_ADAPTERS = EngineCapabilities(
+    reports_token_ids=True, holds_several_weights=True, pins_weights=True, scores_given_ids=True
+)
 ENGINE_CAPABILITIES: Mapping[str, EngineCapabilities] = {
     "torch": _TOKENS,
     "remote": _TOKENS,
-    "vllm": EngineCapabilities(
-        reports_token_ids=True,
-        holds_several_weights=True,
-        pins_weights=True,
-        constrained_sampling=True,
-        scores_given_ids=True,
-    ),
+    "vllm": replace(_ADAPTERS, constrained_sampling=True),
+    "sglang": _ADAPTERS,
     "openai": EngineCapabilities(),
     "scripted": EngineCapabilities(),
 }
