@@ -18,12 +18,9 @@ import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from torch import Tensor
 
+from sparring.engines.lark import check_constraint
 from sparring.errors import ConstraintError
 from sparring.types import Constraint
-
-MAX_CONSTRAINT_CHARACTERS = 256 * 1024
-"""The maximum size of a grammar and its schemas, in characters. A grammar of this size takes about half a second to
-compile."""
 
 _NUM_KEPT = 64
 _LIMITS = LLParserLimits(verbose_errors=False)
@@ -74,21 +71,12 @@ class Grammars:
 
     def guide(self, constraint: Constraint, stop_ids: frozenset[int]) -> Guide:
         """Return a guide for one answer. Raises ConstraintError if the grammar is invalid or too complex."""
-        if not stop_ids:
-            raise ConstraintError(
-                "An answer that follows a grammar ends with a stop id, but this model has no stop id."
-            )
+        check_constraint(constraint, stop_ids)
         with self._lock:
             compiled = self._compiled(constraint, stop_ids)
         return Guide(compiled.deep_copy(), self._vocab_size)
 
     def _compile(self, constraint: Constraint, stop_ids: frozenset[int]) -> LLMatcher:
-        size = len(constraint.grammar) + sum(len(schema) for _, schema in constraint.schemas)
-        if size > MAX_CONSTRAINT_CHARACTERS:
-            raise ConstraintError(
-                f"The JSON schemas and the grammar of this answer have {size} characters, but the maximum is "
-                f"{MAX_CONSTRAINT_CHARACTERS}; send fewer tools or smaller schemas."
-            )
         vocabulary = self._vocabulary(stop_ids)
         for name, schema in constraint.schemas:
             if problem := _problem({"json_schema": json.loads(schema)}):

@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, TypeAlias, final
 
 import httpx
 
-from sparring.errors import DataError, InfrastructureError, ServiceError
+from sparring.errors import ConstraintError, DataError, InfrastructureError, ServiceError
 from sparring.protocols import TokenCallback
 from sparring.runtime.remote import CONNECT_SECONDS, headers_of, unreachable
 from sparring.types import Json, SampleRequest, Sampling
@@ -115,6 +115,11 @@ class ServerKind(Protocol):
         """The smallest temperature above 0 at which a server samples."""
         ...
 
+    @property
+    def takes_grammars(self) -> bool:
+        """Whether turns can follow a grammar."""
+        ...
+
     def check_settings(self, client: httpx.Client, mode: Mode, where: str) -> ServedModel:
         """Return the base model. Raises ServiceError if the server lacks a setting that this mode needs."""
         ...
@@ -134,6 +139,10 @@ class ServerKind(Protocol):
     def find_error(self, chunk: Mapping[str, Any]) -> tuple[int, str] | None:
         """Return the status and the text of an error that a chunk contains. Raises LookupError, TypeError or ValueError if
         it is no chunk."""
+        ...
+
+    def explain_grammar_refusal(self, text: str) -> str | None:
+        """Return what to do if a server refused a grammar with this text, or None if the text is not about a grammar."""
         ...
 
     def read(self, chunks: Sequence[Mapping[str, Any]], where: str) -> Generation:
@@ -214,7 +223,7 @@ class ServerClient:
 
     async def generate(self, name: str, request: SampleRequest, on_token: TokenCallback | None) -> Generation:
         """Sample one turn with the weights of this name. Raises Unanswered if it may be sampled again, and
-        InfrastructureError if it may not.
+        InfrastructureError or ConstraintError if it may not.
 
         The server may end a turn with a stop id of its model that the request does not contain. The turn then continues
         with another request.
@@ -235,7 +244,7 @@ class ServerClient:
                 if rest.sampling.max_tokens == 0:
                     return replace(turn, finish_reason="length")
                 turn = _join(turn, await self._sample(name, rest, on_part), rest)
-            return turn
+            return self._check_end(turn, request)
         except Unanswered as failure:
             if num_delivered:  # the caller has tokens, which another answer would not continue
                 raise InfrastructureError(f"{failure}.") from failure
@@ -254,6 +263,16 @@ class ServerClient:
                 for token in tokens:
                     on_token(token)
         return self._read(chunks, name)
+
+    def _check_end(self, turn: Generation, request: SampleRequest) -> Generation:
+        """Return a turn. Raises ConstraintError if its grammar could not be continued."""
+        ends = turn.finish_reason == "length" or request.stop_texts or turn.token_ids[-1] in request.stop_ids
+        if request.constraint is not None and not ends:
+            raise ConstraintError(
+                f"{self.where} could not continue the grammar of an answer, which may be too complex. Simplify the JSON "
+                "schemas, especially long patterns."
+            )
+        return turn
 
     def _select(self, name: str) -> dict[str, Json]:
         return self._kind.select(self.base.name, name, self._mode)
@@ -458,6 +477,10 @@ class ServerClient:
             raise ServiceError(
                 f"{self.where} answered status {status}: {text[:300]}. Check the key, or {self._how_to_start}."
             )
+        advice = self._kind.explain_grammar_refusal(text)
+        if advice is not None:
+            problem = text[:300].rstrip(".")
+            raise ConstraintError(f"{self.where} refused the grammar of an answer: {problem}. {advice}.")
         raise DataError(f"{self.where} refused a turn with status {status}: {text[:300]}.")
 
     def _failed(self, problem: str) -> Unanswered:

@@ -49,6 +49,7 @@ class SGLangKind:
     already_loaded = "is already loaded"
     least_temperature = 1e-6
     """A smaller temperature takes the most likely token."""
+    takes_grammars = False
 
     def check_settings(self, client: httpx.Client, mode: Mode, where: str) -> ServedModel:
         response = client.get("/server_info")
@@ -100,6 +101,10 @@ class SGLangKind:
         finish = chunk["meta_info"]["finish_reason"] or {}
         status = finish.get("status_code") if finish.get("type") == "abort" else None
         return None if status is None else (int(status), str(finish.get("message")))
+
+    def explain_grammar_refusal(self, text: str) -> str | None:
+        """Return None, because no grammar is sent."""
+        return None
 
     def read(self, chunks: Sequence[Mapping[str, Any]], where: str) -> Generation:
         tokens, reported, logprobs, finish = list[int](), list[int](), list[float](), dict[str, Any]()

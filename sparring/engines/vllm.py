@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Literal, final
 
+from sparring.engines.recent_prompts import RecentPrompts
 from sparring.engines.server_client import Generation, Mode, ServerClient, ServerKind, Unanswered
 from sparring.engines.vllm_processes import START_SECONDS, LocalServers
 from sparring.engines.vllm_server import VLLM
@@ -76,9 +77,10 @@ class VLLMEngine:
             ["http://127.0.0.1:8000"], shape=AdapterShape(rank=16, alpha=64), folder=Path("adapters"), weights=weights
         )
 
-    A new session gets the server with the fewest open sessions. It stays there, because the server's cache contains its
-    earlier turns, and moves only if the server fails. A turn that a server does not answer is sampled again on another
-    one. The servers read the weights from `folder`, so all of them need access to it.
+    A new session gets the server that answered an earlier turn of the same conversation, or else the one with the fewest
+    open sessions. It stays there, because the server's cache contains its earlier turns, and moves only if the server
+    fails. A turn that a server does not answer is sampled again on another one. A turn that follows a grammar has no
+    removed mass, because servers do not report it. The servers read the weights from `folder`, so all of them need access to it.
     """
 
     def __init__(
@@ -143,10 +145,9 @@ class VLLMEngine:
         Raises the errors of `protocols.Engine.sample`, and InfrastructureError if no server answers, or if an answer
         lacks log-probabilities.
         """
-        if request.constraint is not None:
+        if request.constraint is not None and not self._pool.kind.takes_grammars:
             raise ConstraintError(
-                f"{self._pool.kind.name} servers do not report how much probability a grammar removes; request an answer "
-                "without a grammar."
+                f"{self._pool.kind.name} servers get no grammars; request an answer without a grammar."
             )
         if 0.0 < request.sampling.temperature < self._pool.kind.least_temperature:
             raise DataError(
@@ -207,6 +208,7 @@ class VLLMEngine:
             reports_token_ids=True,
             pins_weights=self._is_pinned,
             holds_several_weights=self._pool.has_adapters,
+            constrained_sampling=self._pool.kind.takes_grammars,
             scores_given_ids=True,
         )
 
@@ -270,7 +272,10 @@ class _Pool:
                 f"the {kind.name} servers serve different models: {found}. Serve the recipe's base model on each."
             )
         self._servers, self._shape, self._folder, self._is_temporary = tuple(servers), shape, folder, is_temporary
+        self._in_turn = list(servers)
+        """The servers, with the one that was chosen last at the end."""
         self._homes: dict[str, ServerClient] = {}
+        self._recent = RecentPrompts[ServerClient]()
         self._versions: dict[str, _Version] = {}
         """All weights so far, by name. Those that no turn needs any more have no folder."""
         self._newest: _Version | None = None
@@ -359,14 +364,14 @@ class _Pool:
     ) -> Generation:
         session_id = request.session_id
         for attempt in self._attempts():
-            server = self._homes.get(session_id)
-            if server is None or server.is_down:
-                server = self._homes[session_id] = self._freest()
+            server = self._homes[session_id] = self._choose(request)
             try:
                 async with server.slots:
                     name = await self._load_on(server, version)
                     attempts.begin(server)
-                    return await server.generate(name, request, on_token)
+                    generation = await server.generate(name, request, on_token)
+                    self._recent.note(request.prompt_ids, server)
+                    return generation
             except Unanswered as failure:
                 attempts.fail(str(failure))
                 self._num_retried += 1
@@ -382,12 +387,22 @@ class _Pool:
                 return
             yield attempt
 
-    def _freest(self) -> ServerClient:
-        """Return the server with the fewest sessions among the servers that answered their last request, or among all
-        servers if there is no such server."""
-        up = [one for one in self._servers if not one.is_down] or self._servers
+    def _choose(self, request: SampleRequest) -> ServerClient:
+        """Return the session's server, or for a new session the one with the fewest sessions.
+
+        The choice is among the servers that have an earlier turn of the conversation and a free slot, else among those
+        that answered their last request, else among all. Servers with equally many sessions are taken in turn.
+        """
+        home = self._homes.get(request.session_id)
+        if home is not None and not home.is_down:
+            return home
+        up = [one for one in self._in_turn if not one.is_down] or self._in_turn
+        earlier = self._recent.find(request.prompt_ids)
         homes = list(self._homes.values())
-        return min(up, key=homes.count)
+        chosen = min([one for one in up if one in earlier and not one.slots.locked()] or up, key=homes.count)
+        self._in_turn.remove(chosen)
+        self._in_turn.append(chosen)
+        return chosen
 
     async def score(self, version: _Version, token_ids: Sequence[int], temperature: float, first: int) -> list[float]:
         """Return the log-probabilities of given ids. Every server that answers must report the same values.

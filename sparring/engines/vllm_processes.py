@@ -17,6 +17,7 @@ from typing import final
 
 import httpx
 
+from sparring.engines.lark import VLLM_SETTING
 from sparring.engines.vllm_environment import BACKEND, PLUGIN, Device, find_vllm
 from sparring.errors import ServiceError
 from sparring.runtime.keeper import wrap_in_keeper
@@ -70,12 +71,19 @@ class ServerSettings:
 def build_arguments(settings: ServerSettings, device: Device, num_gpus: int = 1) -> list[str]:
     """Return the arguments of `vllm serve`, without address and port, for servers that share `num_gpus` GPUs. Raises
     ServiceError for a rank that vLLM does not support."""
-    arguments = ["serve", settings.model, "--enable-scale-out", *_build_weight_arguments(settings)]
+    arguments = [
+        "serve",
+        settings.model,
+        "--enable-scale-out",
+        "--enable-prompt-tokens-details",
+        *_build_weight_arguments(settings),
+    ]
     options: dict[str, object] = {
         "max-model-len": settings.max_model_len,
         "max-num-seqs": settings.max_running,
         "logprobs-mode": "processed_logprobs",
         "generation-config": "vllm",
+        "structured-outputs-config": VLLM_SETTING,
     }
     if device == "cpu":
         # A prompt that is divided into chunks ends the CPU server if turns have seeds (docs/vllm.md), so every batch

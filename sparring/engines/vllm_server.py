@@ -8,12 +8,14 @@ an adapter of its own (`/v1/load_lora_adapter`, `/v1/unload_lora_adapter`), or i
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, final
 
 import httpx
 
+from sparring.engines.lark import VLLM_SETTING, write_lark
 from sparring.engines.server_client import Generation, Mode, ServedModel, Unanswered, check_logprobs
 from sparring.engines.vllm_environment import BACKEND, PLUGIN
 from sparring.errors import InfrastructureError, ServiceError
@@ -27,6 +29,8 @@ the answer to one bias does not contain the id, its probability with the next bi
 other ids."""
 MOST_BIASED = -1e-5
 """The largest log-probability with a bias from which the bias can be subtracted in single precision."""
+_ABOUT_GRAMMAR = re.compile("grammar|structured output", re.IGNORECASE)
+"""Occurs in the messages with which a server refuses a grammar."""
 _SCORING = "--enable-scale-out --logprobs-mode processed_logprobs"
 _SAMPLING = f"{_SCORING} --generation-config vllm"
 HOW_TO_START: Mapping[Mode, str] = {
@@ -51,6 +55,7 @@ class VLLMKind:
     already_loaded = "already been loaded"
     least_temperature = 0.01
     """vLLM replaces a smaller temperature with this one."""
+    takes_grammars = True
 
     def check_settings(self, client: httpx.Client, mode: Mode, where: str) -> ServedModel:
         how_to_start = HOW_TO_START[mode]
@@ -89,8 +94,16 @@ class VLLMKind:
         return [token for choice in chunk["choices"] for token in choice["token_ids"] or ()]
 
     def find_error(self, chunk: Mapping[str, Any]) -> tuple[int, str] | None:
-        """Return None: a stream that fails has chunks without choices, which `find_tokens` refuses."""
-        return None
+        """Return the error of a refused turn, which has status 200 if it is streamed."""
+        error = chunk.get("error")
+        return None if error is None else (int(error.get("code") or 500), str(error["message"]))
+
+    def explain_grammar_refusal(self, text: str) -> str | None:
+        if not _ABOUT_GRAMMAR.search(text):
+            return None
+        if "Grammar error" in text:
+            return "Ask for a form that llguidance supports"
+        return f"Start it with --structured-outputs-config '{VLLM_SETTING}', and with the model's fast tokenizer"
 
     def read(self, chunks: Sequence[Mapping[str, Any]], where: str) -> Generation:
         return _read_generation(chunks, where)
@@ -122,13 +135,18 @@ VLLM: Final = VLLMKind()
 
 
 def _generate_body(request: SampleRequest, *, stream: bool) -> dict[str, Json]:
-    sampling = request.sampling
+    sampling, constraint = request.sampling, request.constraint
     parameters = _sampling_params(temperature=sampling.temperature, max_tokens=sampling.max_tokens, seed=request.seed)
     # Log-probabilities are then those of the reduced distribution, and the turn is not trained on.
     parameters["top_p"] = sampling.top_p
     parameters["stop_token_ids"] = sorted(request.stop_ids)
     if request.stop_texts:
         parameters |= {"stop": list(request.stop_texts), "detokenize": True}
+    if constraint is not None:
+        # A server that cannot continue a grammar samples its end-of-sequence id, which ends the turn only without
+        # `ignore_eos`.
+        grammar = write_lark(constraint, request.stop_ids)
+        parameters |= {"structured_outputs": {"grammar": grammar}, "ignore_eos": False}
     return {"token_ids": list(request.prompt_ids), "sampling_params": parameters, "stream": stream}
 
 

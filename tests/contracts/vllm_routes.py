@@ -24,10 +24,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from sparring.engines.torch_engine import TorchEngine
-from sparring.errors import InfrastructureError
+from sparring.errors import ConstraintError, InfrastructureError
 from sparring.models.forest import forest_logprobs, layout
 from sparring.models.policy import fingerprint
-from sparring.types import Completion, SampleRequest, Sampling, StopReason, TokenSegment, Weights
+from sparring.types import Completion, Constraint, SampleRequest, Sampling, StopReason, TokenSegment, Weights
 from tests.contracts.routes import keep_adapter, wait_until_gone
 
 MAX_TOKENS = "max_model_len"
@@ -55,6 +55,8 @@ class VLLMRoutes:
         self.next_weights: Any = None
         self.salts: list[str | None] = []
         """The salts of the turns."""
+        self.cached: list[tuple[int, int]] = []
+        """For each turn that was not streamed, the number of tokens of its prompt, and of those that were cached."""
         self.paused, self.resumed = asyncio.Event(), asyncio.Event()
         self.resumed.set()
         self.faults: dict[str, Any] = dict(faults or {})
@@ -187,12 +189,16 @@ class VLLMRoutes:
         if not turn.done():
             turn.cancel()
             return Response(status_code=499)
+        if isinstance(refusal := turn.exception(), ConstraintError):
+            return JSONResponse(_refused(refusal), 400)
         completion, versions = turn.result().completion, turn.result().versions
+        if self.faults.get("gives_up"):  # as if the grammar became too complex: the turn ends with another id
+            completion = replace(completion, token_ids=(*completion.token_ids[:-1], 0))
         if self.faults.get("raw_logprobs"):
             ids, version = [*body["token_ids"], *completion.token_ids], self._weights_of(body["model"])[1]
             scores = await self.engine.logprobs(ids, 1.0, frozen=version)
             completion = replace(completion, sampled_logprobs=tuple(scores[-len(completion.token_ids) :]))
-        return JSONResponse(self._answer(completion, versions))
+        return JSONResponse(self._answer(completion, versions, len(body["token_ids"])))
 
     async def _sample(self, body: Mapping[str, Any], on_token: Callable[[int], None] | None) -> Sampled:
         """Sample a turn in parts, each with the weights that the server has when it begins."""
@@ -217,6 +223,8 @@ class VLLMRoutes:
         """Sample until the turn or the server's work ends. In the second case, the fingerprint is empty."""
         parameters, drawn = body["sampling_params"], list[int]()
         temperature, num_left = parameters["temperature"], parameters["max_tokens"] - len(known)
+        grammar = parameters.get("structured_outputs", {}).get("grammar")
+        assert grammar is None or not known, "a turn with a grammar cannot continue with other weights here"
 
         def draw(token: int) -> None:
             drawn.append(token)
@@ -230,6 +238,7 @@ class VLLMRoutes:
             stop_ids=frozenset(parameters.get("stop_token_ids", ())),
             stop_texts=tuple(parameters.get("stop", ())),
             seed=parameters["seed"] + len(known),
+            constraint=None if grammar is None else Constraint(grammar=grammar),
         )
         turn = asyncio.create_task(self.engine.sample(request, draw, frozen=weights))
         pause = asyncio.create_task(self.paused.wait())
@@ -275,6 +284,8 @@ class VLLMRoutes:
             }
             yield self._chunk([], **choice, weight_versions=self._spans(turn.result().versions))
             yield "data: [DONE]\n\n"
+        except ConstraintError as refusal:
+            yield f"data: {json.dumps(_refused(refusal))}\n\n"
         except InfrastructureError as error:
             yield f"data: {json.dumps({'error': {'message': str(error)}})}\n\n"
         finally:
@@ -301,7 +312,7 @@ class VLLMRoutes:
         ]
         return None if self.faults.get("no_versions") else spans
 
-    def _answer(self, completion: Completion, versions: list[tuple[str, int]]) -> dict[str, Any]:
+    def _answer(self, completion: Completion, versions: list[tuple[str, int]], num_prompt: int) -> dict[str, Any]:
         content = None if self.faults.get("no_logprobs") else self._logprobs(completion)
         finish = "abort" if self.faults.get("aborts") else completion.stop_reason.value
         choice = {
@@ -311,7 +322,11 @@ class VLLMRoutes:
             "finish_reason": finish,
             "weight_versions": self._spans(versions),
         }
-        return {"request_id": "r", "choices": [choice], "usage": {"prompt_tokens": 1, "prompt_tokens_details": None}}
+        # A forward pass computes every token but the last one, and those that are in the cache.
+        cached = max(0, num_prompt + len(completion.token_ids) - 1 - completion.num_computed_tokens)
+        self.cached.append((num_prompt, cached))
+        usage = {"prompt_tokens": num_prompt, "prompt_tokens_details": {"cached_tokens": cached}}
+        return {"request_id": "r", "choices": [choice], "usage": usage}
 
     async def _likeliest(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the likeliest tokens at the first position, as `logprobs` asks for."""
@@ -349,3 +364,7 @@ class VLLMRoutes:
         weights = (version or self.engine._current).weights
         with torch.no_grad():
             return forest_logprobs(weights, layout(tree, device=self.engine._device))[0].tolist()
+
+
+def _refused(refusal: ConstraintError) -> dict[str, Any]:
+    return {"error": {"message": f"Grammar error: {refusal}", "type": "BadRequestError", "param": None, "code": 400}}

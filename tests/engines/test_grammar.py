@@ -14,7 +14,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sparring.chat import ByteTokenizer
-from sparring.engines.grammar import MAX_CONSTRAINT_CHARACTERS, Grammars
+from sparring.engines.grammar import Grammars
+from sparring.engines.lark import MAX_CONSTRAINT_CHARACTERS
 from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import ConstraintError
 from sparring.models.policy import Policy

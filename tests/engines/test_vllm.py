@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from sparring.errors import ConfigError, ConstraintError, DataError, Infrastruct
 from sparring.gateway.server import Listener
 from sparring.models.adapter_files import write_adapter
 from sparring.types import Completion, Constraint, EngineCapabilities, SampleRequest, Sampling, StopReason
-from tests.contracts.cases import ADAPTER, SLOW, TorchEngine, adapter_of, make_policy, slow_down, weights_of
+from tests.contracts.cases import ADAPTER, SLOW, STOP, TorchEngine, adapter_of, make_policy, slow_down, weights_of
 from tests.contracts.sglang_routes import SMALLEST, SGLangRoutes
 from tests.contracts.vllm_routes import VLLMRoutes
 
@@ -308,12 +309,50 @@ def test_a_bias_is_removed_from_a_log_probability(probability: float, bias: floa
 
 def test_what_cannot_be_exact_is_refused(tmp_path: Path) -> None:
     async def scenario(served: Served) -> None:
-        with pytest.raises(ConstraintError, match="without a grammar"):
-            await served.engine.sample(ask(constraint=Constraint(grammar='start: "a"')))
         with pytest.raises(DataError, match=r"at least 0\.01"):
             await served.engine.sample(ask(temperature=0.005))
         with pytest.raises(DataError, match="context length"):
             await served.engine.sample(ask(tuple(range(8, 58)) * 3))
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize(
+    ("constraint", "stop_ids", "message"),
+    [
+        (Constraint(grammar="start: nothing"), {STOP}, "refused the grammar of an answer: .*nothing"),
+        (
+            Constraint(grammar="start: @a", schemas=(("a", '{"not": {}}'),)),
+            {STOP},
+            r'refused the grammar.*\[.*"not(?s:.*)llguidance supports',
+        ),
+        (Constraint(grammar='start: "a"'), set(), "no stop id"),
+    ],
+)
+def test_a_grammar_that_a_server_refuses_is_not_a_failure_of_the_server(
+    tmp_path: Path, constraint: Constraint, stop_ids: set[int], message: str, is_streamed: bool
+) -> None:
+    async def scenario(served: Served) -> dict[str, float]:
+        tokens: list[int] = []
+        asked = ask(constraint=constraint, stop_ids=frozenset(stop_ids))
+        with pytest.raises(ConstraintError, match=message):
+            await served.engine.sample(asked, tokens.append if is_streamed else None)
+        assert tokens == []
+        await served.engine.sample(ask())
+        return served.engine.metrics()
+
+    assert run(tmp_path, scenario) == {"engine/retried_turns": 0.0, "engine/servers_up": 1.0}
+
+
+def test_an_answer_whose_grammar_is_given_up_is_refused(tmp_path: Path) -> None:
+    async def scenario(served: Served) -> None:
+        asked = ask(constraint=Constraint(grammar='start: "ab"'), stop_ids=frozenset({STOP}))
+        assert (await served.engine.sample(asked)).token_ids[-1] == STOP
+        assert (await served.engine.sample(replace(asked, stop_ids=frozenset({0, STOP})))).token_ids[-1] in (0, STOP)
+        served.servers[0].faults["gives_up"] = True
+        with pytest.raises(ConstraintError, match="could not continue the grammar"):
+            await served.engine.sample(asked)
 
     run(tmp_path, scenario)
 
@@ -361,7 +400,11 @@ def test_a_recipe_with_vllm_is_trainable_and_corrects_for_other_kernels() -> Non
     assert not config.runs_in_rounds
     assert config.off_policy_correction == recipe("rollout.max_steps_off_policy=2").off_policy_correction != "none"
     assert config.engine_capabilities == EngineCapabilities(
-        reports_token_ids=True, holds_several_weights=True, pins_weights=True, scores_given_ids=True
+        reports_token_ids=True,
+        holds_several_weights=True,
+        pins_weights=True,
+        constrained_sampling=True,
+        scores_given_ids=True,
     )
 
 

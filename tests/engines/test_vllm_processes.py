@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -67,6 +68,7 @@ def test_arguments_come_from_the_settings(environment: Path) -> None:
     assert options["--max-lora-rank"] == "16"  # the next rank that vLLM supports
     assert options["--max-loras"] == options["--max-cpu-loras"] == "4"
     assert options["--max-num-batched-tokens"] == str(8 * 256)  # whole prompts of all turns
+    assert json.loads(options["--structured-outputs-config"]) == {"backend": "guidance"}
     assert options["--max-num-seqs"] == "2"  # the last one counts
     assert "--dtype" not in build_arguments(settings(environment), "cuda")
     with pytest.raises(ServiceError, match="lora_rank = 1024, but vLLM supports ranks up to 512"):

@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sparring.engines.vllm import VLLMEngine
 from sparring.engines.vllm_processes import LocalServers, ServerSettings
 from sparring.models.adapter_files import AdapterShape
 from sparring.models.policy import LoraSettings, Policy, fingerprint
 from sparring.types import Weights
-from tests.contracts.cases import CONTEXT, LETTERS, VOCAB, EngineCase, EngineCases
+from tests.contracts.cases import CONTEXT, LETTERS, STOP, VOCAB, EngineCase, EngineCases
 from tests.contracts.scenarios import Scenario, run_scenario
 
 ENVIRONMENT = os.environ.get("SPARRING_TEST_VLLM")
@@ -51,6 +55,15 @@ def build_model() -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """Return a tokenizer with the ids of `LETTERS`, except that it ends a text with another special id than `STOP`."""
+    vocabulary = {text.decode(): one for one, text in enumerate(LETTERS.token_bytes)}
+    tokenizer = Tokenizer(BPE(vocabulary, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = ByteLevel(add_prefix_space=False), ByteLevelDecoder()
+    tokenizer.add_special_tokens([f"<{one}>" for one in LETTERS.all_special_ids])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=f"<{STOP - 1}>")
+
+
 def build_adapter(policy: Policy, seed: int) -> Weights:
     """Return an adapter that changes the model's log-probabilities clearly."""
     random = torch.Generator().manual_seed(seed)
@@ -75,6 +88,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the base model."""
     folder = tmp_path_factory.mktemp("base")
     build_model().save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
     return folder
 
 
@@ -90,7 +104,6 @@ def servers(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lo
         lora_rank=RANK,
         num_adapters=4,
         max_running=16,
-        extra_arguments=("--skip-tokenizer-init",),
     )
     started = LocalServers(settings, tmp_path_factory.mktemp("servers"), announce=print)
     yield started

@@ -80,6 +80,39 @@ def serving(run: Path, log: Path) -> Iterator[str]:
             process.kill()
 
 
+def check_forms(client: openai.OpenAI, question: Any, tools: list[Any]) -> None:
+    """Ask for answers that the policy has never given: a call of another tool, and JSON."""
+    number: Any = {
+        "type": "object",
+        "properties": {"n": {"enum": [1, 22]}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    put: Any = {"type": "function", "function": {"name": "put", "parameters": number}}
+    fields: dict[str, Any] = {"model": "chase", "messages": question, "max_tokens": 400, "seed": 1}
+    for tool_choice in ("required", {"type": "function", "function": {"name": "put"}}):
+        forced = client.chat.completions.create(tools=[put], tool_choice=tool_choice, **fields)
+        assert forced.choices[0].finish_reason == "tool_calls"
+        for call in forced.choices[0].message.tool_calls or []:
+            assert call.type == "function"
+            assert call.function.name == "put"
+            assert json.loads(call.function.arguments) in ({"n": 1}, {"n": 22})
+    form: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": number, "strict": True}}
+    whole = client.chat.completions.create(response_format=form, tools=tools, tool_choice="none", **fields)
+    assert whole.choices[0].finish_reason == "stop"
+    assert json.loads(whole.choices[0].message.content or "") in ({"n": 1}, {"n": 22})
+    chunks = list(
+        client.chat.completions.create(response_format=form, tools=tools, tool_choice="none", stream=True, **fields)
+    )
+    assert chunks[-1].choices[0].finish_reason == "stop"
+    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    assert json.loads(text) in ({"n": 1}, {"n": 22})
+    unsupported: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"not": {}}}}
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match="response_format"):
+            client.chat.completions.create(response_format=unsupported, stream=stream, **fields)
+
+
 def test_a_run_is_served_with_tool_calls_and_a_version_is_switched(run: Path, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     operator_headers = {"authorization": "Bearer admin"}
@@ -110,8 +143,7 @@ def test_a_run_is_served_with_tool_calls_and_a_version_is_switched(run: Path, tm
         assert operator.post("/sparring/versions", json={"default": "chase@2"}).json()["default"] == "chase@2"
         assert client.chat.completions.create(model="chase", **fields).model == "chase@2"
 
-        with pytest.raises(openai.BadRequestError, match="tool_choice"):
-            client.chat.completions.create(model="chase", tool_choice="required", **fields)
+        check_forms(client, question, list(tools))
     printed = log.read_text("utf-8")
     # The server computes in fp32 on a CPU, as the probe does.
     differences = re.findall(r"differ from those of the trained weights by ([\d.e-]+) per token", printed)

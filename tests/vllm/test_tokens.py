@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sparring.engines.torch_engine import TorchEngine
 from sparring.engines.vllm import VLLMEngine
+from sparring.errors import ConstraintError
 from sparring.models.policy import Policy
-from sparring.types import Completion, SampleRequest, Sampling, Weights
-from tests.contracts.cases import VOCAB
+from sparring.types import Completion, Constraint, SampleRequest, Sampling, StopReason, Weights
+from tests.contracts.cases import LETTERS, STOP, VOCAB
 
 TOLERANCE = 1e-3
 
@@ -68,6 +71,57 @@ def test_sampled_log_probabilities_are_those_of_our_model(
     assert len(found) == 8 * 100
     assert max(found) < TOLERANCE
     assert min(min(turn.sampled_logprobs) for turn in turns) < -3  # not only tokens that are nearly certain
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_answers_follow_their_grammars_and_end_with_a_stop_id(
+    build_engine: Callable[[], VLLMEngine], is_streamed: bool
+) -> None:
+    """Turns with and without a grammar run at once. The tokenizer's end-of-sequence id is not a stop id."""
+    letters = Constraint(grammar="start: /[a-c]{3,9}/ | other\nother: /[x-z]{5}/")
+    asked = [
+        replace(request(number, max_tokens=20), stop_ids=frozenset({STOP, STOP - 2}), constraint=one)
+        for number, one in enumerate([letters, None] * 8)
+    ]
+
+    async def scenario(engine: VLLMEngine) -> list[tuple[Completion, list[int]]]:
+        streamed = [list[int]() for _ in asked]
+        turns = await asyncio.gather(
+            *(
+                engine.sample(one, found.append if is_streamed else None)
+                for one, found in zip(asked, streamed, strict=True)
+            )
+        )
+        return list(zip(turns, streamed, strict=True))
+
+    for one, (turn, streamed) in zip(asked, sample(build_engine, scenario), strict=True):
+        assert streamed == (list(turn.token_ids) if is_streamed else [])
+        if one.constraint is not None:
+            *answer, last = turn.token_ids
+            assert last in one.stop_ids
+            assert turn.stop_reason is StopReason.STOP
+            assert re.fullmatch("[a-c]{3,9}|[x-z]{5}", LETTERS.decode(answer))
+            assert all(logprob <= 0.0 for logprob in turn.sampled_logprobs)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize(
+    "constraint",
+    [Constraint(grammar="start: nothing"), Constraint(grammar="start: @a", schemas=(("a", '{"not": {}}'),))],
+)
+def test_a_grammar_that_is_not_supported_is_refused(
+    build_engine: Callable[[], VLLMEngine], constraint: Constraint, is_streamed: bool
+) -> None:
+    asked = replace(request(0), stop_ids=frozenset({STOP}), constraint=constraint)
+
+    async def scenario(engine: VLLMEngine) -> dict[str, float]:
+        tokens: list[int] = []
+        with pytest.raises(ConstraintError, match="refused the grammar"):
+            await engine.sample(asked, tokens.append if is_streamed else None)
+        assert tokens == []
+        return engine.metrics()
+
+    assert sample(build_engine, scenario) == {"engine/retried_turns": 0.0, "engine/servers_up": 1.0}
 
 
 def test_turns_that_run_keep_their_adapter_and_later_turns_get_the_next_one(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field, FiniteFloat
@@ -276,7 +277,7 @@ _ADAPTERS = EngineCapabilities(
 ENGINE_CAPABILITIES: Mapping[str, EngineCapabilities] = {
     "torch": _TOKENS,
     "remote": _TOKENS,
-    "vllm": _ADAPTERS,
+    "vllm": replace(_ADAPTERS, constrained_sampling=True),
     "sglang": _ADAPTERS,
     "openai": EngineCapabilities(),
     "scripted": EngineCapabilities(),
