@@ -1,4 +1,4 @@
-"""Measures `sparring serve` under load: chat requests with tool calls, beside the vLLM server that samples for it.
+"""Measures `sparring serve` under load: chat requests with tool calls, compared with the vLLM server itself.
 
 Clients hold conversations with the policy of a short run of pointer_chase. Each request has a tool. A client runs the
 tool call that comes back and sends its result, or asks the next question after an answer. Requests are sent with the
@@ -382,7 +382,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def _ratio(kind: str, num_at_once: int) -> str:
-    return f"requests/s beside the vLLM server, {kind}, {num_at_once} at once"
+    return f"share of the vLLM server's own requests/s, {kind}, {num_at_once} at once"
 
 
 def figures_of(rows: Sequence[Mapping[str, Any]], measured: Measured) -> dict[str, float]:
