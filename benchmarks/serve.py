@@ -282,10 +282,10 @@ class Direct:
             path, body=body, cast_to=object, stream=True, stream_cls=openai.AsyncStream[object]
         )
         async for chunk in chunks:
-            if is_first:
+            num_tokens += sum(len(one["token_ids"] or ()) for one in chunk["choices"])
+            if is_first and num_tokens:
                 found.first.append(time.perf_counter() - began)
                 is_first = False
-            num_tokens += sum(len(one["token_ids"] or ()) for one in chunk["choices"])
         return num_tokens
 
 
