@@ -23,3 +23,12 @@ def find_servers(model: Path | None = None, url: str | None = None) -> list[int]
 
 def kill(process: int) -> None:
     os.kill(process, signal.SIGKILL)
+
+
+def read_address(process: int) -> tuple[str, str]:
+    """Return the address of a server and its key, from its command line and its environment."""
+    folder = Path(f"/proc/{process}")
+    arguments = (folder / "cmdline").read_text("utf-8").split("\0")
+    variables = (folder / "environ").read_text("utf-8").split("\0")
+    key = next(one.removeprefix("VLLM_API_KEY=") for one in variables if one.startswith("VLLM_API_KEY="))
+    return f"http://127.0.0.1:{arguments[arguments.index('--port') + 1]}", key
