@@ -132,8 +132,8 @@ def serving(run: Path, log: Path, *arguments: str, key: str = "") -> Iterator[tu
 @contextmanager
 def vllm_server(base: Path, folder: Path) -> Iterator[tuple[str, str]]:
     """Start a vLLM server with this base model, and yield its address and its key."""
-    from sparring.engines.vllm_environment import default_folder
-    from sparring.engines.vllm_processes import LocalServers, ServerSettings
+    from sparring.engines.servers.environment import default_folder
+    from sparring.engines.servers.processes import LocalServers, ServerSettings
 
     settings = ServerSettings(
         model=str(base),
@@ -151,7 +151,7 @@ def vllm_server(base: Path, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def has_vllm() -> bool:
-    from sparring.engines.vllm_environment import default_folder, find_vllm
+    from sparring.engines.servers.environment import default_folder, find_vllm
     from sparring.errors import ServiceError
 
     try:

@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def _require_vllm() -> None:
-    from sparring.engines.vllm_environment import default_folder, find_vllm
+    from sparring.engines.servers.environment import default_folder, find_vllm
     from sparring.errors import ServiceError
 
     try:

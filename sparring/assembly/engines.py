@@ -18,7 +18,7 @@ from sparring.protocols import Engine, Learner
 from sparring.types import EngineCapabilities, Weights
 
 if TYPE_CHECKING:
-    from sparring.engines.vllm_processes import LocalServers
+    from sparring.engines.servers.processes import LocalServers
     from sparring.models.policy import Policy
 
 Announce: TypeAlias = Callable[[str], object]
@@ -77,9 +77,9 @@ def connect_servers(config: Config, policy: Policy, weights: Weights | None, ser
 
     Raises the same errors as `build_engine`.
     """
-    from sparring.engines.sglang_server import SGLANG
-    from sparring.engines.vllm import VLLMEngine
-    from sparring.engines.vllm_server import VLLM
+    from sparring.engines.servers.engine import ServersEngine
+    from sparring.engines.servers.sglang import SGLANG
+    from sparring.engines.servers.vllm import VLLM
     from sparring.models.adapter_files import AdapterShape
 
     section, model = config.engine, config.model
@@ -87,7 +87,7 @@ def connect_servers(config: Config, policy: Policy, weights: Weights | None, ser
     running = section.base_urls or _start_servers(config, policy, folder, servers)
     adapters = folder / "adapters" if section.adapters_dir is None else Path(section.adapters_dir)
     try:
-        return VLLMEngine(
+        return ServersEngine(
             running,
             shape=AdapterShape(rank=model.lora_rank, alpha=model.lora_alpha)
             if model.trained_weights == "lora"
@@ -106,8 +106,8 @@ def connect_servers(config: Config, policy: Policy, weights: Weights | None, ser
 
 
 def _start_servers(config: Config, policy: Policy, folder: Path, servers: ServerOptions) -> LocalServers:
-    from sparring.engines.vllm_environment import default_folder
-    from sparring.engines.vllm_processes import LocalServers, ServerSettings
+    from sparring.engines.servers.environment import default_folder
+    from sparring.engines.servers.processes import LocalServers, ServerSettings
     from sparring.planning.gate import find_server_share
 
     section, has_learner = config.engine, servers.num_versions is None

@@ -103,11 +103,11 @@ def build_teacher(config: Config, frozen: Mapping[str, Engine], tokenizer: Any) 
     section = config.policies[name]
     if section.role == "frozen":
         return Teacher(name=name, source=frozen[name], coef=config.algorithm.teacher_coef)
-    from sparring.engines.vllm_teacher import VLLMTeacher
+    from sparring.engines.servers.teacher import ServerTeacher
 
     assert section.base_url is not None and section.model is not None, "the configuration requires both"  # noqa: PT018
     try:
-        source = VLLMTeacher(
+        source = ServerTeacher(
             section.base_url, section.model, tokenizer=tokenizer, api_key=key_from(section.api_key_env)
         )
     except ServiceError as error:

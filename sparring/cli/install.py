@@ -35,7 +35,7 @@ def install(
     as_json: Json = False,
 ) -> None:
     """Install vLLM in an environment of its own, for runs with engine.type=vllm."""
-    from sparring.engines.vllm_environment import default_folder, find_device, install_vllm
+    from sparring.engines.servers.environment import default_folder, find_device, install_vllm
 
     folder = default_folder() if into is None else into
     chosen = find_device() if device is _Device.AUTO else device.value

@@ -29,7 +29,7 @@ SERVER_BYTES = {True: 3e9, False: 2.2e9}
 """The memory of a vLLM server besides weights, adapters and cache: on a GPU (the key is True) its context, CUDA graphs and
 activations, which is an estimate, and on the CPU its three processes (measured with vLLM 0.32 and a model of 6 MB)."""
 SERVER_CACHE_BYTES = 2**30
-"""The cache of a vLLM server on the CPU, which `engines.vllm_processes` requests."""
+"""The cache of a vLLM server on the CPU, which `engines.servers.processes` requests."""
 
 Sampler: TypeAlias = Literal["engine", "servers", "elsewhere"]
 """What samples with the learner's device: the engine in its process, vLLM servers on the same device, or neither."""

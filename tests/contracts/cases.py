@@ -20,11 +20,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sparring.engines.remote import RemoteEngine
 from sparring.engines.scripted import ScriptedEngine
-from sparring.engines.server_client import ServerKind
-from sparring.engines.sglang_server import SGLANG
+from sparring.engines.servers.client import ServerKind
+from sparring.engines.servers.engine import ServersEngine
+from sparring.engines.servers.sglang import SGLANG
+from sparring.engines.servers.vllm import VLLM
 from sparring.engines.torch_engine import TorchEngine
-from sparring.engines.vllm import VLLMEngine
-from sparring.engines.vllm_server import VLLM
 from sparring.models.adapter_files import AdapterShape
 from sparring.models.policy import LoraSettings, Policy, fingerprint
 from sparring.protocols import Engine, Learner
@@ -210,7 +210,7 @@ def server_cases(kind: ServerKind) -> Iterator[EngineCases]:
 
         def build(**settings: Any) -> EngineCase:
             first, second = adapter_of(1), adapter_of(2)
-            engine = VLLMEngine(
+            engine = ServersEngine(
                 [address],
                 shape=ADAPTER,
                 folder=Path(folder) / "run",
@@ -231,7 +231,7 @@ def vllm_cases_of_all_weights() -> Iterator[EngineCases]:
 
         def build() -> EngineCase:
             first, second = weights_of(0), weights_of(1)
-            engine = VLLMEngine([address], shape=None, folder=Path(folder) / "run", weights=first, max_running=1)
+            engine = ServersEngine([address], shape=None, folder=Path(folder) / "run", weights=first, max_running=1)
             return EngineCase(engine, first, second)
 
         yield EngineCases(build, build)

@@ -16,9 +16,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sparring.chat import ByteTokenizer
 from sparring.engines import recent_prompts
-from sparring.engines.recent_prompts import RecentPrompts
+from sparring.engines.servers.engine import ServersEngine
+from sparring.engines.servers.recent_prompts import RecentPrompts
 from sparring.engines.torch_engine import TorchEngine
-from sparring.engines.vllm import VLLMEngine
 from sparring.gateway.app import create_app
 from sparring.gateway.endpoints import StatelessEndpoints
 from sparring.gateway.server import Listener
@@ -83,7 +83,7 @@ async def serve(folder: Path, **settings: Any) -> AsyncIterator[Served]:
             await listeners[-1].start()
             opened.push_async_callback(listeners[-1].stop)
         client = await asyncio.to_thread(
-            VLLMEngine,
+            ServersEngine,
             [one.base_url for one in listeners],
             shape=AdapterShape(rank=2, alpha=4),
             folder=folder / "adapters",
@@ -131,7 +131,7 @@ def test_later_turns_of_a_conversation_find_the_earlier_ones_in_the_cache(tmp_pa
 def test_a_conversation_moves_if_its_server_has_no_slot_or_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparring.engines.vllm._FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("sparring.engines.servers.engine._FIRST_PAUSE_SECONDS", 0.01)
 
     async def scenario() -> None:
         async with serve(tmp_path, max_running=1) as served:

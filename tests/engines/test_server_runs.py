@@ -81,7 +81,7 @@ def sglang_servers() -> Iterator[list[str]]:
 def test_a_run_with_sglang_servers_trains_although_one_of_them_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparring.engines.vllm._FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("sparring.engines.servers.engine._FIRST_PAUSE_SECONDS", 0.01)
     torch.set_num_threads(1)
     with sglang_servers() as urls:
         place = [f"engine.base_urls={urls}", "engine.type=sglang", f"run.runs_dir={tmp_path}"]

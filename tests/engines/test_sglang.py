@@ -1,6 +1,6 @@
 """What is special about SGLang servers: their settings, their own stop ids, and errors inside a stream.
 
-`test_vllm.py` has what all kinds of servers share.
+`test_servers.py` has what all kinds of servers share.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 from sparring.config import validate
-from sparring.engines.sglang_server import SGLANG
-from sparring.engines.vllm import VLLMEngine
+from sparring.engines.servers.engine import ServersEngine
+from sparring.engines.servers.sglang import SGLANG
 from sparring.errors import ConfigError, ConstraintError, DataError, InfrastructureError, ServiceError
 from sparring.types import Completion, Constraint, EngineCapabilities, StopReason
 from tests.contracts.cases import LETTERS
 from tests.contracts.sglang_routes import EOS
-from tests.engines.test_vllm import FIRST, SECOND, SGLANG_KIND, Served, ask, nothing
-from tests.engines.test_vllm import run as run_served
+from tests.engines.test_servers import FIRST, SECOND, SGLANG_KIND, Served, ask, nothing
+from tests.engines.test_servers import run as run_served
 
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparring.engines.vllm._FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("sparring.engines.servers.engine._FIRST_PAUSE_SECONDS", 0.01)
 
 
 def run(folder: Path, scenario: Callable[[Served], Awaitable[Any]], **settings: Any) -> Any:
@@ -166,7 +166,7 @@ def test_a_stream_that_ends_with_an_abort_is_an_infrastructure_failure(tmp_path:
 
 def test_all_weights_are_refused() -> None:
     with pytest.raises(DataError, match="SGLang servers cannot get all weights"):
-        VLLMEngine(["http://127.0.0.1:1"], shape=None, kind=SGLANG)
+        ServersEngine(["http://127.0.0.1:1"], shape=None, kind=SGLANG)
 
 
 def recipe(*overrides: str) -> Any:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from sparring.engines.vllm_environment import PLUGIN
-from sparring.engines.vllm_processes import ServerSettings, build_arguments
+from sparring.engines.servers.environment import PLUGIN
+from sparring.engines.servers.processes import ServerSettings, build_arguments
 from sparring.errors import ConfigError, DataError, InfrastructureError, ServiceError
 from sparring.types import Completion
 from tests.contracts.cases import weights_of
-from tests.engines.test_vllm import Served, ask, nothing, recipe
-from tests.engines.test_vllm import run as run_served
+from tests.engines.test_servers import Served, ask, nothing, recipe
+from tests.engines.test_servers import run as run_served
 
 FIRST, SECOND = weights_of(1), weights_of(2)
 IDS = (3, 1, 4, 1, 5, 9)
@@ -24,7 +24,7 @@ IDS = (3, 1, 4, 1, 5, 9)
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparring.engines.vllm._FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("sparring.engines.servers.engine._FIRST_PAUSE_SECONDS", 0.01)
 
 
 def run(folder: Path, scenario: Callable[[Served], Awaitable[Any]], number: int = 1, **settings: Any) -> Any:
@@ -83,7 +83,7 @@ def test_a_turn_never_has_a_later_version_than_the_engine(tmp_path: Path) -> Non
 def test_a_turn_whose_attempt_failed_is_sampled_with_the_newest_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparring.engines.vllm._FIRST_PAUSE_SECONDS", 1.0)
+    monkeypatch.setattr("sparring.engines.servers.engine._FIRST_PAUSE_SECONDS", 1.0)
 
     async def scenario(served: Served) -> Completion:
         served.servers[0].faults = {"errors": 1}
@@ -132,7 +132,7 @@ def test_an_answer_without_its_weights_is_an_infrastructure_failure(tmp_path: Pa
 def test_a_server_that_missed_an_update_gets_it_before_its_next_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparring.engines.server_client.REST_SECONDS", 0.0)
+    monkeypatch.setattr("sparring.engines.servers.client.REST_SECONDS", 0.0)
 
     async def scenario(served: Served) -> tuple[list[Completion], list[str]]:
         await asyncio.gather(*(served.engine.sample(ask(session_id=name)) for name in "ab"))

@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sparring.engines.vllm_environment import find_vllm, install_vllm
-from sparring.engines.vllm_processes import LocalServers, ServerSettings, build_arguments
+from sparring.engines.servers.environment import find_vllm, install_vllm
+from sparring.engines.servers.processes import LocalServers, ServerSettings, build_arguments
 from sparring.errors import ServiceError
 
 SERVER = """#!{python}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparring.config import validate
-from sparring.engines.vllm_teacher import VLLMTeacher
+from sparring.engines.servers.teacher import ServerTeacher
 from sparring.errors import InfrastructureError, ServiceError
 from sparring.gateway.server import Listener
 from tests.contracts.cases import LETTERS, TorchEngine, make_policy
@@ -35,7 +35,7 @@ class Tokenizer:
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparring.engines.vllm_teacher._FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("sparring.engines.servers.teacher._FIRST_PAUSE_SECONDS", 0.001)
 
 
 @asynccontextmanager
@@ -55,7 +55,7 @@ async def serve(faults: Mapping[str, Any]) -> AsyncIterator[tuple[VLLMRoutes, To
 def run(scenario: Callable[..., Awaitable[Any]], model: str = "base", faults: Mapping[str, Any] | None = None) -> Any:
     async def whole() -> Any:
         async with serve(faults or {}) as (server, engine, url):
-            teacher = await asyncio.to_thread(VLLMTeacher, url, model, tokenizer=Tokenizer())
+            teacher = await asyncio.to_thread(ServerTeacher, url, model, tokenizer=Tokenizer())
             try:
                 return await scenario(teacher, server, engine)
             finally:
@@ -71,7 +71,7 @@ async def nothing(*_: object) -> None:
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_a_teacher_returns_the_log_probabilities_of_the_served_model(temperature: float) -> None:
     async def scenario(
-        teacher: VLLMTeacher, server: VLLMRoutes, engine: TorchEngine
+        teacher: ServerTeacher, server: VLLMRoutes, engine: TorchEngine
     ) -> tuple[list[float], list[float]]:
         found = await teacher.logprobs(IDS, temperature)
         assert server.adapters == {}
@@ -106,7 +106,7 @@ def test_a_model_that_is_not_served_is_refused_with_the_names_of_those_that_are(
 
 
 def test_a_few_errors_are_retried_and_many_are_an_infrastructure_failure() -> None:
-    async def scenario(teacher: VLLMTeacher, server: VLLMRoutes, engine: TorchEngine) -> None:
+    async def scenario(teacher: ServerTeacher, server: VLLMRoutes, engine: TorchEngine) -> None:
         server.faults["errors"] = 2
         assert await teacher.logprobs(IDS) == pytest.approx(await engine.logprobs(IDS), abs=1e-4)
         server.faults["errors"] = 10**6

@@ -16,8 +16,8 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from sparring.engines.vllm import VLLMEngine
-from sparring.engines.vllm_processes import LocalServers, ServerSettings
+from sparring.engines.servers.engine import ServersEngine
+from sparring.engines.servers.processes import LocalServers, ServerSettings
 from sparring.models.adapter_files import AdapterShape
 from sparring.models.policy import LoraSettings, Policy, fingerprint
 from sparring.types import Weights
@@ -111,11 +111,13 @@ def servers(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lo
 
 
 @pytest.fixture
-def build_engine(servers: LocalServers, adapters: tuple[Weights, Weights], tmp_path: Path) -> Callable[..., VLLMEngine]:
+def build_engine(
+    servers: LocalServers, adapters: tuple[Weights, Weights], tmp_path: Path
+) -> Callable[..., ServersEngine]:
     """Return a function that connects an engine to both servers, or to those that are passed."""
 
-    def build(urls: list[str] | None = None, **settings: Any) -> VLLMEngine:
-        return VLLMEngine(
+    def build(urls: list[str] | None = None, **settings: Any) -> ServersEngine:
+        return ServersEngine(
             urls or servers.urls,
             shape=AdapterShape(rank=RANK, alpha=ALPHA),
             folder=tmp_path / "run",
@@ -129,7 +131,7 @@ def build_engine(servers: LocalServers, adapters: tuple[Weights, Weights], tmp_p
 
 @pytest.fixture
 def engine_cases(
-    build_engine: Callable[..., VLLMEngine], servers: LocalServers, adapters: tuple[Weights, Weights]
+    build_engine: Callable[..., ServersEngine], servers: LocalServers, adapters: tuple[Weights, Weights]
 ) -> EngineCases:
     def case(**settings: Any) -> EngineCase:
         # One server and one turn at a time, so that a turn that is not given up delays the next.

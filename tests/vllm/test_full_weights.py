@@ -13,9 +13,9 @@ import httpx
 import pytest
 import torch
 
+from sparring.engines.servers.engine import ServersEngine
+from sparring.engines.servers.processes import LocalServers, ServerSettings
 from sparring.engines.torch_engine import TorchEngine
-from sparring.engines.vllm import VLLMEngine
-from sparring.engines.vllm_processes import LocalServers, ServerSettings
 from sparring.errors import ServiceError
 from sparring.models.policy import Policy, fingerprint
 from sparring.types import Completion, Weights
@@ -57,8 +57,10 @@ def server(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loc
 
 @pytest.fixture
 def connect(server: LocalServers, versions: list[Weights], tmp_path: Path) -> Any:
-    def build() -> VLLMEngine:
-        return VLLMEngine(server.urls, shape=None, folder=tmp_path / "run", weights=versions[0], api_key=server.api_key)
+    def build() -> ServersEngine:
+        return ServersEngine(
+            server.urls, shape=None, folder=tmp_path / "run", weights=versions[0], api_key=server.api_key
+        )
 
     return build
 
@@ -69,7 +71,7 @@ def test_log_probabilities_before_and_after_a_switch_are_those_of_our_model(
     asked = [request(number, temperature=temperature) for number, temperature in enumerate((1.0, 0.7) * 4)]
     ids = [(11 * place) % 60 for place in range(30)]
 
-    async def scenario(engine: VLLMEngine) -> list[tuple[list[Completion], list[float]]]:
+    async def scenario(engine: ServersEngine) -> list[tuple[list[Completion], list[float]]]:
         found = []
         for number, weights in enumerate((versions[0], versions[1], versions[0])):
             await engine.load_weights(weights, number)
@@ -99,7 +101,7 @@ def test_a_turn_that_runs_across_a_switch_reports_which_version_sampled_each_tok
 ) -> None:
     asked = [request(number) for number in range(8)]
 
-    async def scenario(engine: VLLMEngine) -> list[Completion]:
+    async def scenario(engine: ServersEngine) -> list[Completion]:
         tokens: list[list[int]] = [[] for _ in asked]
         running = [asyncio.create_task(engine.sample(one, own.append)) for one, own in zip(asked, tokens, strict=True)]
         while not all(tokens):  # noqa: ASYNC110
@@ -123,7 +125,7 @@ def test_a_server_that_was_started_again_gets_the_newest_weights_before_its_next
 ) -> None:
     num_restarts = server.num_restarts
 
-    async def scenario(engine: VLLMEngine) -> tuple[Completion, Completion]:
+    async def scenario(engine: ServersEngine) -> tuple[Completion, Completion]:
         await engine.load_weights(versions[1], 1)
         expected = await engine.sample(request(1))
         kill(find_servers(url=server.urls[0])[0])
@@ -149,7 +151,7 @@ def test_an_update_that_failed_or_was_interrupted_does_not_prevent_the_next(
 ) -> None:
     strange = Weights(tensors={"model.strange.weight": torch.zeros(2, 2)}, fingerprint="strange")
 
-    async def scenario(engine: VLLMEngine) -> Completion:
+    async def scenario(engine: ServersEngine) -> Completion:
         with pytest.raises(ServiceError, match=r"/update_weights: status 500.*strange"):
             await engine.load_weights(strange, 1)
         async with httpx.AsyncClient(base_url=server.urls[0]) as client:

@@ -24,8 +24,8 @@ import openai
 import pytest
 
 from sparring.assembly import load_policy
+from sparring.engines.servers.teacher import ServerTeacher
 from sparring.engines.torch_engine import TorchEngine
-from sparring.engines.vllm_teacher import VLLMTeacher
 from sparring.evaluation.policies import checkpoint_of, named_checkpoint
 from sparring.ledger import Ledger
 from sparring.models.policy import Policy
@@ -240,7 +240,7 @@ def test_a_vllm_server_is_the_teacher_of_a_run(run: Path, served: Served, monkey
     assert len(turns) == 2
     trained = [turn for step in turns.values() for turn in step if turn.is_trained]
     expected = asyncio.run(score(TorchEngine(policy, weights), trained))
-    teacher = VLLMTeacher(url, expert, tokenizer=policy.tokenizer, api_key=key)
+    teacher = ServerTeacher(url, expert, tokenizer=policy.tokenizer, api_key=key)
     assert asyncio.run(score(teacher, trained)) == [pytest.approx(one, abs=TOLERANCE) for one in expected]
 
     own = iter(expected)

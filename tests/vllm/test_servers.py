@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sparring.engines.vllm import VLLMEngine
-from sparring.engines.vllm_processes import LocalServers, ServerSettings
+from sparring.engines.servers.engine import ServersEngine
+from sparring.engines.servers.processes import LocalServers, ServerSettings
 from sparring.errors import ServiceError
 from sparring.models.policy import Policy
 from sparring.types import Completion, Weights
@@ -20,7 +20,7 @@ from tests.vllm.test_tokens import TOLERANCE, differences, request, sample
 
 
 def test_turns_of_a_killed_server_are_sampled_again_and_it_comes_back(
-    build_engine: Callable[..., VLLMEngine],
+    build_engine: Callable[..., ServersEngine],
     servers: LocalServers,
     policy: Policy,
     adapters: tuple[Weights, Weights],
@@ -28,7 +28,7 @@ def test_turns_of_a_killed_server_are_sampled_again_and_it_comes_back(
     asked = [request(number) for number in range(8)]
     num_restarts = servers.num_restarts
 
-    async def scenario(engine: VLLMEngine) -> tuple[list[Completion], float]:
+    async def scenario(engine: ServersEngine) -> tuple[list[Completion], float]:
         running = [asyncio.create_task(engine.sample(one)) for one in asked]
         await asyncio.sleep(0.5)
         kill(find_servers(url=servers.urls[0])[0])
@@ -45,14 +45,14 @@ def test_turns_of_a_killed_server_are_sampled_again_and_it_comes_back(
     assert servers.num_restarts == num_restarts + 1
     for url in servers.urls:  # each of them answers again, with an adapter that it loads now
 
-        async def ask(engine: VLLMEngine) -> Completion:
+        async def ask(engine: ServersEngine) -> Completion:
             return await engine.sample(asked[0])
 
         again = sample(lambda url=url: _connect(build_engine, url, deadline), ask)
         assert again.token_ids == turns[0].token_ids
 
 
-def _connect(build: Callable[..., VLLMEngine], url: str, deadline: float) -> VLLMEngine:
+def _connect(build: Callable[..., ServersEngine], url: str, deadline: float) -> ServersEngine:
     while True:
         try:
             return build([url])

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from sparring.engines.servers.engine import ServersEngine
 from sparring.engines.torch_engine import TorchEngine
-from sparring.engines.vllm import VLLMEngine
 from sparring.errors import ConstraintError
 from sparring.models.policy import Policy
 from sparring.types import Completion, Constraint, SampleRequest, Sampling, StopReason, Weights
@@ -31,7 +31,7 @@ def request(number: int, *, temperature: float = 1.0, max_tokens: int = 100) -> 
     )
 
 
-def sample(build: Callable[[], VLLMEngine], scenario: Callable[[VLLMEngine], Awaitable[Any]]) -> Any:
+def sample(build: Callable[[], ServersEngine], scenario: Callable[[ServersEngine], Awaitable[Any]]) -> Any:
     async def whole() -> Any:
         engine = build()
         try:
@@ -59,11 +59,11 @@ def differences(policy: Policy, weights: Weights, turns: list[tuple[SampleReques
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_sampled_log_probabilities_are_those_of_our_model(
-    build_engine: Callable[[], VLLMEngine], policy: Policy, adapters: tuple[Weights, Weights], temperature: float
+    build_engine: Callable[[], ServersEngine], policy: Policy, adapters: tuple[Weights, Weights], temperature: float
 ) -> None:
     asked = [request(number, temperature=temperature) for number in range(8)]
 
-    async def scenario(engine: VLLMEngine) -> list[Completion]:
+    async def scenario(engine: ServersEngine) -> list[Completion]:
         return await asyncio.gather(*map(engine.sample, asked))
 
     turns = sample(build_engine, scenario)
@@ -75,7 +75,7 @@ def test_sampled_log_probabilities_are_those_of_our_model(
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_answers_follow_their_grammars_and_end_with_a_stop_id(
-    build_engine: Callable[[], VLLMEngine], is_streamed: bool
+    build_engine: Callable[[], ServersEngine], is_streamed: bool
 ) -> None:
     """Turns with and without a grammar run at once. The tokenizer's end-of-sequence id is not a stop id."""
     letters = Constraint(grammar="start: /[a-c]{3,9}/ | other\nother: /[x-z]{5}/")
@@ -84,7 +84,7 @@ def test_answers_follow_their_grammars_and_end_with_a_stop_id(
         for number, one in enumerate([letters, None] * 8)
     ]
 
-    async def scenario(engine: VLLMEngine) -> list[tuple[Completion, list[int]]]:
+    async def scenario(engine: ServersEngine) -> list[tuple[Completion, list[int]]]:
         streamed = [list[int]() for _ in asked]
         turns = await asyncio.gather(
             *(
@@ -110,11 +110,11 @@ def test_answers_follow_their_grammars_and_end_with_a_stop_id(
     [Constraint(grammar="start: nothing"), Constraint(grammar="start: @a", schemas=(("a", '{"not": {}}'),))],
 )
 def test_a_grammar_that_is_not_supported_is_refused(
-    build_engine: Callable[[], VLLMEngine], constraint: Constraint, is_streamed: bool
+    build_engine: Callable[[], ServersEngine], constraint: Constraint, is_streamed: bool
 ) -> None:
     asked = replace(request(0), stop_ids=frozenset({STOP}), constraint=constraint)
 
-    async def scenario(engine: VLLMEngine) -> dict[str, float]:
+    async def scenario(engine: ServersEngine) -> dict[str, float]:
         tokens: list[int] = []
         with pytest.raises(ConstraintError, match="refused the grammar"):
             await engine.sample(asked, tokens.append if is_streamed else None)
@@ -125,11 +125,11 @@ def test_a_grammar_that_is_not_supported_is_refused(
 
 
 def test_turns_that_run_keep_their_adapter_and_later_turns_get_the_next_one(
-    build_engine: Callable[[], VLLMEngine], policy: Policy, adapters: tuple[Weights, Weights]
+    build_engine: Callable[[], ServersEngine], policy: Policy, adapters: tuple[Weights, Weights]
 ) -> None:
     asked = [request(number) for number in range(8)]
 
-    async def scenario(engine: VLLMEngine) -> tuple[list[Completion], list[Completion], int]:
+    async def scenario(engine: ServersEngine) -> tuple[list[Completion], list[Completion], int]:
         num_tokens = 0
 
         def count(_: int) -> None:
@@ -155,11 +155,11 @@ def test_turns_that_run_keep_their_adapter_and_later_turns_get_the_next_one(
 
 
 def test_given_ids_are_scored_while_turns_run(
-    build_engine: Callable[[], VLLMEngine], policy: Policy, adapters: tuple[Weights, Weights]
+    build_engine: Callable[[], ServersEngine], policy: Policy, adapters: tuple[Weights, Weights]
 ) -> None:
     ids = [(11 * place) % VOCAB for place in range(40)]
 
-    async def scenario(engine: VLLMEngine) -> list[float]:
+    async def scenario(engine: ServersEngine) -> list[float]:
         running = [asyncio.create_task(engine.sample(request(number))) for number in range(8)]
         await asyncio.sleep(0.2)
         scored = await engine.logprobs(ids, 0.7)
@@ -177,8 +177,8 @@ def test_given_ids_are_scored_while_turns_run(
     assert min(expected) < -6  # ids that are rarer than the 20 likeliest of a server's answer
 
 
-def test_a_server_samples_the_same_turn_alone_and_in_a_batch(build_engine: Callable[[], VLLMEngine]) -> None:
-    async def scenario(engine: VLLMEngine) -> tuple[Completion, list[Completion]]:
+def test_a_server_samples_the_same_turn_alone_and_in_a_batch(build_engine: Callable[[], ServersEngine]) -> None:
+    async def scenario(engine: ServersEngine) -> tuple[Completion, list[Completion]]:
         alone = await engine.sample(request(3, max_tokens=30))
         return alone, await asyncio.gather(*(engine.sample(request(number, max_tokens=30)) for number in range(8)))
 

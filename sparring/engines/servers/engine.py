@@ -2,7 +2,7 @@
 
 If an adapter is trained, each version of the weights is a separate adapter on the servers, so running turns keep their
 version while the next one is loaded. If all weights are trained, a version replaces those of the model, and running turns
-continue with it. `engines.server_client` is the client of one server; docs/vllm.md explains how to start one.
+continue with it. `engines.servers.client` is the client of one server; docs/vllm.md explains how to start one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Literal, final
 
-from sparring.engines.recent_prompts import RecentPrompts
-from sparring.engines.server_client import Generation, Mode, ServerClient, ServerKind, Unanswered
-from sparring.engines.vllm_processes import START_SECONDS, LocalServers
-from sparring.engines.vllm_server import VLLM
+from sparring.engines.servers.client import Generation, Mode, ServerClient, ServerKind, Unanswered
+from sparring.engines.servers.processes import START_SECONDS, LocalServers
+from sparring.engines.servers.recent_prompts import RecentPrompts
+from sparring.engines.servers.vllm import VLLM
 from sparring.errors import (
     ConstraintError,
     DataError,
@@ -70,10 +70,10 @@ class _Version:
 
 
 @final
-class VLLMEngine:
+class ServersEngine:
     """Samples with vLLM or SGLang servers that serve the same base model. Implements `protocols.Engine`.
 
-        engine = VLLMEngine(
+        engine = ServersEngine(
             ["http://127.0.0.1:8000"], shape=AdapterShape(rank=16, alpha=64), folder=Path("adapters"), weights=weights
         )
 
@@ -129,10 +129,10 @@ class VLLMEngine:
         """Versions before the newest that a turn or a session may still use."""
         self._owns_servers = True
 
-    def freeze(self, weights: Weights | None = None) -> VLLMEngine:
+    def freeze(self, weights: Weights | None = None) -> ServersEngine:
         if not self._pool.has_adapters:
             raise DataError(f"no policy can be frozen: {_ONE_VERSION}")
-        frozen = object.__new__(VLLMEngine)
+        frozen = object.__new__(ServersEngine)
         frozen._pool, frozen._local = self._pool, None
         frozen._current = None if weights is None else self._pool.write(weights, 0)
         frozen._is_pinned, frozen._pins, frozen._earlier, frozen._owns_servers = False, {}, [], False

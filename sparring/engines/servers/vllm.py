@@ -16,8 +16,8 @@ from typing import Any, Final, final
 import httpx
 
 from sparring.engines.lark import VLLM_SETTING, write_lark
-from sparring.engines.server_client import Generation, Mode, ServedModel, Unanswered, check_logprobs
-from sparring.engines.vllm_environment import BACKEND, PLUGIN
+from sparring.engines.servers.client import Generation, Mode, ServedModel, Unanswered, check_logprobs
+from sparring.engines.servers.environment import BACKEND, PLUGIN
 from sparring.errors import InfrastructureError, ServiceError
 from sparring.types import Json, SampleRequest
 
@@ -44,7 +44,7 @@ HOW_TO_START: Mapping[Mode, str] = {
 
 @final
 class VLLMKind:
-    """What is special about vLLM. Implements `server_client.ServerKind`."""
+    """What is special about vLLM. Implements `client.ServerKind`."""
 
     name = "vLLM"
     version = "0.32"

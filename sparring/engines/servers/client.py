@@ -1,7 +1,7 @@
 """The client of one inference server: requests, failures after which they are repeated, and the weights of the server.
 
 `ServerKind` is what differs between the kinds of servers: routes, bodies, the reading of answers, and the checks of a
-server's settings. `vllm_server` and `sglang_server` implement it.
+server's settings. `vllm` and `sglang` implement it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import final
 import httpx
 
 from sparring.engines.lark import VLLM_SETTING
-from sparring.engines.vllm_environment import BACKEND, PLUGIN, Device, find_vllm
+from sparring.engines.servers.environment import BACKEND, PLUGIN, Device, find_vllm
 from sparring.errors import ServiceError
 from sparring.runtime.keeper import wrap_in_keeper
 from sparring.runtime.logs import get_logger
@@ -116,7 +116,7 @@ class LocalServers:
     """vLLM servers that run as long as this object, and never longer than this process.
 
         servers = LocalServers(settings, Path("runs/desk-001/engine"), announce=print)
-        engine = VLLMEngine(servers.urls, api_key=servers.api_key, ...)
+        engine = ServersEngine(servers.urls, api_key=servers.api_key, ...)
         ...
         servers.close()
 

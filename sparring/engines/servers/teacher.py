@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, final
 
-from sparring.engines.server_client import ServerClient, Unanswered
-from sparring.engines.vllm import MAX_RETRIES
-from sparring.engines.vllm_server import VLLM
+from sparring.engines.servers.client import ServerClient, Unanswered
+from sparring.engines.servers.engine import MAX_RETRIES
+from sparring.engines.servers.vllm import VLLM
 from sparring.errors import InfrastructureError
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 10.0
@@ -16,10 +16,10 @@ _NUM_PROBED_IDS = 512
 
 
 @final
-class VLLMTeacher:
+class ServerTeacher:
     """The log-probabilities of one model on a vLLM server, which may be larger than the policy in training.
 
-    teacher = VLLMTeacher("http://127.0.0.1:8000/v1", "Qwen/Qwen3-32B", tokenizer=tokenizer)
+    teacher = ServerTeacher("http://127.0.0.1:8000/v1", "Qwen/Qwen3-32B", tokenizer=tokenizer)
     await teacher.logprobs([1, 2, 3])
     """
 

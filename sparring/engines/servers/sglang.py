@@ -14,7 +14,7 @@ from typing import Any, Final, final
 
 import httpx
 
-from sparring.engines.server_client import MISSING_LOGPROB, Generation, Mode, ServedModel, Unanswered, check_logprobs
+from sparring.engines.servers.client import MISSING_LOGPROB, Generation, Mode, ServedModel, Unanswered, check_logprobs
 from sparring.errors import InfrastructureError, ServiceError
 from sparring.types import Json, SampleRequest
 
@@ -38,7 +38,7 @@ _NOT_A_NUMBER = "NaN happened"
 
 @final
 class SGLangKind:
-    """What is special about SGLang. Implements `server_client.ServerKind`."""
+    """What is special about SGLang. Implements `client.ServerKind`."""
 
     name = "SGLang"
     version = "0.5.23"

@@ -15,10 +15,10 @@ import pytest
 from safetensors.torch import load_file
 
 from sparring.config import validate
-from sparring.engines.server_client import ServerKind
-from sparring.engines.sglang_server import SGLANG
-from sparring.engines.vllm import VLLMEngine
-from sparring.engines.vllm_server import VLLM, remove_bias
+from sparring.engines.servers.client import ServerKind
+from sparring.engines.servers.engine import ServersEngine
+from sparring.engines.servers.sglang import SGLANG
+from sparring.engines.servers.vllm import VLLM, remove_bias
 from sparring.errors import ConfigError, ConstraintError, DataError, InfrastructureError, PolicyTimeout, ServiceError
 from sparring.gateway.server import Listener
 from sparring.models.adapter_files import write_adapter
@@ -32,7 +32,7 @@ FIRST, SECOND = adapter_of(1), adapter_of(2)
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparring.engines.vllm._FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("sparring.engines.servers.engine._FIRST_PAUSE_SECONDS", 0.01)
 
 
 class Kind(NamedTuple):
@@ -56,7 +56,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 class Served:
     """An engine over servers that can be broken."""
 
-    def __init__(self, engine: VLLMEngine, servers: list[Any], listeners: list[Listener], folder: Path) -> None:
+    def __init__(self, engine: ServersEngine, servers: list[Any], listeners: list[Listener], folder: Path) -> None:
         self.engine, self.servers, self.listeners, self.folder = engine, servers, listeners, folder
 
 
@@ -83,7 +83,7 @@ async def serve(
             opened.push_async_callback(listeners[-1].stop)
         urls = [one.base_url for one in listeners]
         settings = {"kind": kind.kind, "folder": folder / "run", **weights, **settings}
-        client = await asyncio.to_thread(VLLMEngine, urls, **settings)
+        client = await asyncio.to_thread(ServersEngine, urls, **settings)
         opened.push_async_callback(client.close)
         yield Served(client, servers, listeners, folder / "run")
 
@@ -260,7 +260,7 @@ def test_servers_with_different_weights_are_named(tmp_path: Path, kind: Kind) ->
 def test_an_adapter_stays_while_a_turn_waits_for_its_next_attempt(
     tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparring.engines.vllm._FIRST_PAUSE_SECONDS", 1.0)
+    monkeypatch.setattr("sparring.engines.servers.engine._FIRST_PAUSE_SECONDS", 1.0)
 
     async def scenario(served: Served) -> Completion:
         served.servers[0].faults = {"errors": 1}

@@ -1,0 +1,1 @@
+"""An engine over inference servers that other software provides: vLLM and SGLang."""
