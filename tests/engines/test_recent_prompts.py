@@ -15,7 +15,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sparring.chat import ByteTokenizer
-from sparring.engines import recent_prompts
+from sparring.engines.servers import recent_prompts
 from sparring.engines.servers.engine import ServersEngine
 from sparring.engines.servers.recent_prompts import RecentPrompts
 from sparring.engines.torch_engine import TorchEngine
