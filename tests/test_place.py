@@ -354,3 +354,27 @@ def test_servers_of_both_kinds_are_refused(tmp_path: Path) -> None:
 def test_a_type_that_is_no_text_is_refused(override: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"engine|learner"):
         load_config(write(tmp_path / "recipe.toml", RECIPE), [override])
+
+
+@pytest.mark.parametrize(
+    "after", ['type = "torch"\nkv_cache_tokens = 512\n', LOCAL, RUNNING], ids=["torch", "local", "running"]
+)
+def test_an_interrupted_evaluation_with_vllm_servers_goes_on_elsewhere(
+    after: str, tmp_path: Path, recipe: Path
+) -> None:
+    run = RunFolder.create(load_config(recipe, [f"run.runs_dir={tmp_path}"]), recipe, name="run")
+    for before in (LOCAL, RUNNING):
+        placed = read_place(write(tmp_path / "before.toml", f"[engine]\n{before}")).overrides(run.recipe)
+        job = Job.new(
+            run, Plan(overrides=("batch.group_size=4", *placed), policies=(), temperatures=None, api_key_env=None)
+        )
+        (job.folder / "episodes.jsonl").write_text("{}\n")
+        job.close()
+        place = read_place(write(tmp_path / "place.toml", f"[engine]\n{after}"))
+        evaluator = MultiTurnRLEvaluator(run.path, resume=True, overrides=place.overrides(run.recipe))
+        expected = read_engine(after).model_dump(exclude_unset=True)
+        assert evaluator.config.engine.model_dump(exclude_unset=True) == expected
+        assert evaluator.config.batch.group_size == 4
+        assert evaluator._job is not None
+        evaluator._job.close()
+        shutil.rmtree(job.folder)

@@ -190,3 +190,14 @@ def test_an_adapter_that_a_server_cannot_load_ends_the_run_at_once(tmp_path: Pat
         return served.engine.metrics()
 
     assert run(tmp_path, scenario, kind=kind)["engine/retried_turns"] == 0
+
+
+def test_a_proxy_is_not_used_for_a_server_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+
+    async def scenario(served: Served) -> Completion:
+        return await served.engine.sample(ask())
+
+    assert len(run(tmp_path, scenario).token_ids) == 6
