@@ -20,7 +20,7 @@ from tests.engines.test_servers import SECOND, SGLANG_KIND, VLLM_KIND, Kind, Ser
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(watch, "WATCH_SECONDS", 0.1)
-    monkeypatch.setattr(client, "HEALTH_SECONDS", 0.3)
+    monkeypatch.setattr(client, "CHECK_SECONDS", 0.3)
 
 
 @pytest.fixture(params=[VLLM_KIND, SGLANG_KIND], ids=str)

@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, TypeAlias, final
 
 import httpx
 
-from sparring.engines.servers.watch import Stopwatch, watch
+from sparring.engines.servers.watch import CHECK_SECONDS, Stopwatch, Watch
 from sparring.errors import ConstraintError, DataError, InfrastructureError, ServiceError
 from sparring.protocols import TokenCallback
 from sparring.runtime.remote import CONNECT_SECONDS, headers_of, needs_proxy, unreachable
@@ -215,6 +215,7 @@ class ServerClient:
         self._sent: set[str] = set()
         """With all weights: the names of those that this client has loaded."""
         self._loading = asyncio.Lock()
+        self._watch = Watch(lambda: self.is_healthy(CHECK_SECONDS))
         self.paused = Stopwatch()
         """The time for which turns were paused because all weights were replaced."""
         self._down_until, self._num_failures = 0.0, 0
@@ -308,7 +309,7 @@ class ServerClient:
         timeout = httpx.Timeout(TURN_SECONDS, connect=CONNECT_SECONDS)
         try:
             async with (
-                watch(self.is_healthy),
+                self._watch.request(),
                 self._client.stream("POST", self._kind.generate_path, json=body, timeout=timeout) as response,
             ):
                 if response.status_code != 200:
@@ -452,10 +453,10 @@ class ServerClient:
             is_refused = "collective_rpc method failed" in response.text
             raise ServiceError(f"{problem}.") if is_refused else self._failed(problem)
 
-    async def is_healthy(self) -> bool:
-        """Return whether the server answers within `HEALTH_SECONDS`."""
+    async def is_healthy(self, seconds: float = HEALTH_SECONDS) -> bool:
+        """Return whether the server answers within this time."""
         try:
-            response = await self._client.get("/health", timeout=HEALTH_SECONDS)
+            response = await self._client.get("/health", timeout=seconds)
         except (httpx.HTTPError, RuntimeError):  # a RuntimeError if the client is closed
             return False
         return response.status_code == 200
@@ -477,7 +478,7 @@ class ServerClient:
     ) -> httpx.Response:
         try:
             timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
-            async with watch(self.is_healthy):
+            async with self._watch.request():
                 response = await self._client.post(path, json=body, timeout=timeout, headers=headers)
         except (httpx.HTTPError, RuntimeError, TimeoutError) as error:  # a RuntimeError if the client is closed
             raise self._failed(unreachable(self.where, error)) from error
