@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
@@ -116,7 +116,7 @@ class MultiTurnRLEvaluator:
             if folder is None:
                 raise UsageError(f"{recipe} is a recipe, and only an evaluation of a run can resume; name that run.")
             self._job = Job.interrupted(folder)
-            overrides = (*self._job.plan.overrides, *overrides)
+            overrides = (*_without_place(self._job.plan.overrides, overrides), *overrides)
         if self._trainer is not None:
             self._loader: RunLoader[RolloutParts] = self._trainer._loader
             self._overrides = self._trainer.overrides
@@ -402,6 +402,14 @@ class MultiTurnRLEvaluator:
             policy_version=version,
             in_waves=parts.is_deterministic,
         )
+
+
+def _without_place(earlier: Sequence[str], new: Sequence[str]) -> Iterator[str]:
+    """Yield the overrides of an interrupted evaluation, without those of an engine or learner that new ones replace."""
+    replaced = tuple(
+        f"{name}." for name in ("engine", "learner") if any(one.startswith(f"{name}.type=") for one in new)
+    )
+    yield from (one for one in earlier if not one.startswith(replaced))
 
 
 def _named(model: str | Path) -> tuple[Path, RunFolder | None]:

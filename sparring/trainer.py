@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self, final
 
-from sparring.assembly import load_training_parts, refuse_training
+from sparring.assembly import close, load_training_parts, refuse_training
 from sparring.config import Config, load_config, untrainable
 from sparring.errors import UsageError
 from sparring.ledger import Ledger
@@ -111,7 +111,10 @@ class MultiTurnRLTrainer:
             with Ledger() as ledger:
                 # Servers that are already running are checked, and none is started.
                 has_running = bool(self.config.engine.base_urls)
-                load_training_parts(self.config, find_code_folder(self.recipe), ledger, uses_servers=has_running)
+                parts = load_training_parts(
+                    self.config, find_code_folder(self.recipe), ledger, uses_servers=has_running
+                )
+                event_loop.submit(close(parts)).result()
             return None
         request = TrainRequest(
             overrides=self.overrides,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -323,3 +324,57 @@ def test_an_interrupted_evaluation_goes_on_in_another_place_but_with_no_other_se
     evaluator._job.close()
     with pytest.raises(UsageError, match="change only where it runs"):
         MultiTurnRLEvaluator(run.path, resume=True, overrides=["batch.group_size=4"])
+
+
+LOCAL = 'type = "vllm"\nnum_servers = 2\nserver_arguments = ["--enable-sleep-mode"]\n'
+RUNNING = 'type = "vllm"\nbase_urls = ["http://a:8000"]\napi_key_env = "A_KEY"\n'
+
+
+@pytest.mark.parametrize(("before", "after"), [(LOCAL, RUNNING), (RUNNING, LOCAL)], ids=["running", "local"])
+def test_a_run_with_vllm_servers_goes_on_with_other_servers(before: str, after: str, tmp_path: Path) -> None:
+    recipe = write(tmp_path / "run.toml", RECIPE.partition("[engine]")[0] + f"[engine]\n{before}")
+    place = read_place(write(tmp_path / "place.toml", f"[engine]\n{after}"))
+    config = load_config(recipe, place.overrides(recipe))
+    assert config.engine == read_engine(after)
+
+
+def read_engine(text: str) -> Any:
+    return validate({**NEEDED, "engine": tomllib.loads(text)}).engine
+
+
+def test_servers_of_both_kinds_are_refused(tmp_path: Path) -> None:
+    recipe = write(tmp_path / "recipe.toml", RECIPE)
+    with pytest.raises(ConfigError, match="is for servers that are started on this machine"):
+        load_config(recipe, ["engine.type=vllm", "engine.base_urls=['http://a:1']", "engine.num_servers=2"])
+    with pytest.raises(ConfigError, match=r"engine\.base_urls: names a server twice"):
+        load_config(recipe, ["engine.type=vllm", "engine.base_urls=['http://a:1', 'http://a:1/v1/']"])
+
+
+@pytest.mark.parametrize("override", ["engine.type=['vllm']", "engine.type=3", "learner.type={a=1}", "engine=3"])
+def test_a_type_that_is_no_text_is_refused(override: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"engine|learner"):
+        load_config(write(tmp_path / "recipe.toml", RECIPE), [override])
+
+
+@pytest.mark.parametrize(
+    "after", ['type = "torch"\nkv_cache_tokens = 512\n', LOCAL, RUNNING], ids=["torch", "local", "running"]
+)
+def test_an_interrupted_evaluation_with_vllm_servers_goes_on_elsewhere(
+    after: str, tmp_path: Path, recipe: Path
+) -> None:
+    run = RunFolder.create(load_config(recipe, [f"run.runs_dir={tmp_path}"]), recipe, name="run")
+    for before in (LOCAL, RUNNING):
+        placed = read_place(write(tmp_path / "before.toml", f"[engine]\n{before}")).overrides(run.recipe)
+        job = Job.new(
+            run, Plan(overrides=("batch.group_size=4", *placed), policies=(), temperatures=None, api_key_env=None)
+        )
+        (job.folder / "episodes.jsonl").write_text("{}\n")
+        job.close()
+        place = read_place(write(tmp_path / "place.toml", f"[engine]\n{after}"))
+        evaluator = MultiTurnRLEvaluator(run.path, resume=True, overrides=place.overrides(run.recipe))
+        expected = read_engine(after).model_dump(exclude_unset=True)
+        assert evaluator.config.engine.model_dump(exclude_unset=True) == expected
+        assert evaluator.config.batch.group_size == 4
+        assert evaluator._job is not None
+        evaluator._job.close()
+        shutil.rmtree(job.folder)

@@ -64,6 +64,7 @@ from sparring.rollouts import (
 from sparring.rollouts.budget import FailureBudget
 from sparring.run_folders import RunFolder
 from sparring.run_folders.run_folder import WARM_START
+from sparring.runtime import event_loop
 from sparring.runtime.logs import get_logger
 from sparring.training.distillation import Teacher
 from sparring.types import Task, ToolSchema, TrajectoryGroup, Weights
@@ -143,6 +144,16 @@ def _released_threads() -> Iterator[None]:
         release_threads()
 
 
+@contextmanager
+def _closed_on_failure(engine: Engine) -> Iterator[None]:
+    """Close the engine if the block raises an exception, so that the servers that it started end."""
+    try:
+        yield
+    except BaseException:
+        event_loop.submit(engine.close()).result()
+        raise
+
+
 @_released_threads()
 def load_training_parts(
     config: Config,
@@ -179,18 +190,19 @@ def load_training_parts(
     rollout = _rollout_parts(
         config, recipe_dir, code, tasks, ledger, servers, learns_here=config.learner.type == "here"
     )
-    if config.learner.type == "remote":
-        learner = connect_learner(config, rollout.initial_weights)
-    else:
-        assert rollout.policy is not None, "the policy is loaded if the learner is in this process"
-        learner = build_learner(config, rollout.policy, algorithm)
-    return TrainingParts(
-        **{field.name: getattr(rollout, field.name) for field in fields(rollout)},
-        learner=learner,
-        algorithm=algorithm,
-        detectors=detectors,
-        teacher=build_teacher(config, rollout.frozen, rollout.model.tokenizer),
-    )
+    with _closed_on_failure(rollout.engine):
+        if config.learner.type == "remote":
+            learner = connect_learner(config, rollout.initial_weights)
+        else:
+            assert rollout.policy is not None, "the policy is loaded if the learner is in this process"
+            learner = build_learner(config, rollout.policy, algorithm)
+        return TrainingParts(
+            **{field.name: getattr(rollout, field.name) for field in fields(rollout)},
+            learner=learner,
+            algorithm=algorithm,
+            detectors=detectors,
+            teacher=build_teacher(config, rollout.frozen, rollout.model.tokenizer),
+        )
 
 
 @_released_threads()
@@ -234,47 +246,48 @@ def _rollout_parts(
     else:
         policy, (model, weights), chat = None, loaded, loaded[0].chat
         engine = connect_engine(config)
-    check_vocabularies(config, model)
-    frozen = {
-        name: build_frozen_engine(section, engine, policy, weights)
-        for name, section in config.policies.items()
-        if section.role == "frozen"
-    }
-    # The KV cache must be allocated before this call, so that the kernel provides its pages only when they are used.
-    keep_freed_memory()
-    trained_here = {
-        name: NamedPolicy(engine=engine, chat=chat, learns=True)
-        if section.role == "trained"
-        else NamedPolicy(engine=frozen[name], chat=chat, sampling=build_sampling(section, config))
-        for name, section in config.policies.items()
-        if section.role != "endpoint"
-    }
-    collector = _collector(
-        config,
-        code,
-        ledger,
-        policy=MainPolicy(engine, chat),
-        policies=trained_here,
-        max_context_tokens=model.max_positions,
-    )
-    return RolloutParts(
-        config=config,
-        model=model,
-        policy=policy,
-        initial_weights=weights,
-        engine=engine,
-        collector=collector,
-        ledger=ledger,
-        tasks=tasks,
-        kind_of=kind_of,
-        make_environment=code.make_environment,
-        tools=code.tools,
-        recipe_dir=recipe_dir,
-        is_deterministic=config.runs_in_rounds,
-        num_threads=num_threads,
-        criterion=code.criterion,
-        frozen=frozen,
-    )
+    with _closed_on_failure(engine):
+        check_vocabularies(config, model)
+        frozen = {
+            name: build_frozen_engine(section, engine, policy, weights)
+            for name, section in config.policies.items()
+            if section.role == "frozen"
+        }
+        # The KV cache must be allocated before this call, so that the kernel provides its pages only when they are used.
+        keep_freed_memory()
+        trained_here = {
+            name: NamedPolicy(engine=engine, chat=chat, learns=True)
+            if section.role == "trained"
+            else NamedPolicy(engine=frozen[name], chat=chat, sampling=build_sampling(section, config))
+            for name, section in config.policies.items()
+            if section.role != "endpoint"
+        }
+        collector = _collector(
+            config,
+            code,
+            ledger,
+            policy=MainPolicy(engine, chat),
+            policies=trained_here,
+            max_context_tokens=model.max_positions,
+        )
+        return RolloutParts(
+            config=config,
+            model=model,
+            policy=policy,
+            initial_weights=weights,
+            engine=engine,
+            collector=collector,
+            ledger=ledger,
+            tasks=tasks,
+            kind_of=kind_of,
+            make_environment=code.make_environment,
+            tools=code.tools,
+            recipe_dir=recipe_dir,
+            is_deterministic=config.runs_in_rounds,
+            num_threads=num_threads,
+            criterion=code.criterion,
+            frozen=frozen,
+        )
 
 
 def _collector(

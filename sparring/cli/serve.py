@@ -7,12 +7,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from sparring.cli.command import Json, Overrides, app, print_json, report_failures, say
-from sparring.config import Config, endpoint_problems, key_from, load_config
+from sparring.config import Config, endpoint_problems, has_repeated, key_from, load_config
 from sparring.errors import UsageError
 
 
@@ -105,13 +105,21 @@ def serve(
         typer.echo("stopped", err=True)
 
 
-def _check_vllm_options(engine: _Engine, options: Mapping[str, object]) -> None:
-    """Raise UsageError if options of vLLM servers do not apply."""
+def _check_vllm_options(engine: _Engine, options: Mapping[str, Any]) -> None:
+    """Raise UsageError if options of vLLM servers do not apply, or if an address or the key's variable is invalid."""
     given = [name for name, value in options.items() if value]
     if given and engine is not _Engine.VLLM:
         raise UsageError(f"{', '.join(given)} is only for vLLM servers; add --engine vllm, or remove it.")
     if "--num-servers" in given and "--vllm-url" in given:
         raise UsageError("--num-servers starts servers, but --vllm-url names running ones; give one of them.")
+    urls = options["--vllm-url"] or ()
+    problems = endpoint_problems(base_url=None, api_key_env=options["--vllm-key-env"])
+    problems += [problem for url in urls for problem in endpoint_problems(base_url=url, api_key_env=None)]
+    if problems:
+        names = {"base_url": "--vllm-url", "api_key_env": "--vllm-key-env"}
+        raise UsageError(" ".join(f"{names[key]} {message}" for key, message in problems))
+    if has_repeated(urls):
+        raise UsageError("--vllm-url names a server twice; name each one once.")
 
 
 def _read_shares(canary: Sequence[str]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from sparring.config.recipe import (
     validate,
 )
 from sparring.config.rules import find_warnings
-from sparring.config.rules.conflict import endpoint_problems
+from sparring.config.rules.conflict import endpoint_problems, has_repeated
 from sparring.config.sections import (
     HYPERPARAMETERS,
     Config,
@@ -34,6 +34,6 @@ from sparring.config.sections import (
 __all__ = [
     "HYPERPARAMETERS", "PLACES", "PLACE_KEYS", "Config", "EngineSection", "EnvironmentSection", "ModelSection", "Place",
     "PolicySection", "RewardSection", "ScheduleSection", "Section", "TrackingSection", "endpoint_problems",
-    "find_warnings", "key_from", "load_config", "places_of", "read_place", "read_recipe", "recipe_hash",
+    "find_warnings", "has_repeated", "key_from", "load_config", "places_of", "read_place", "read_recipe", "recipe_hash",
     "resolved_toml", "resolved_view", "restore_defaults", "settings_of", "untrainable", "validate",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ from sparring.config.sections import (
     ENGINE_CAPABILITIES,
     ENGINE_KEYS,
     LEARNER_KEYS,
+    LOCAL_SERVER_KEYS,
     Config,
     Section,
     section_class,
@@ -136,12 +137,14 @@ def merge(recipe: Mapping[str, Any], overrides: Sequence[str], problems: list[Co
     """Return the tables of a recipe with the overrides applied. Add to `problems` each override that cannot be
     applied.
 
-    If the overrides choose another engine or learner, the recipe's keys that the chosen one does not read are left out.
+    If the overrides choose another engine or learner, or other servers, the recipe's keys that the chosen ones do not
+    read are left out.
     """
     merged = copy.deepcopy(dict(recipe))
     for override in overrides:
         _apply(override, merged, problems)
     kept = _without_unread(recipe, engine=_type_of("engine", merged), learner=_type_of("learner", merged))
+    kept = _without_other_servers(kept, merged, {override.partition("=")[0].strip() for override in overrides})
     for override in overrides:
         _apply(override, kept, [])
     return kept
@@ -230,7 +233,7 @@ def _without_unread(recipe: Mapping[str, Any], **types: Any) -> dict[str, Any]:
     unread: dict[str, frozenset[str]] = {}
     for section, keys in (("engine", ENGINE_KEYS), ("learner", LEARNER_KEYS)):
         chosen = types[section]
-        if chosen in keys and chosen != _type_of(section, recipe):
+        if isinstance(chosen, str) and chosen in keys and chosen != _type_of(section, recipe):
             fields = frozenset(section_class(Config.model_fields[section].annotation).model_fields)
             unread[section] = fields - keys[chosen]
             if section == "engine" and not ENGINE_CAPABILITIES[chosen].reports_token_ids:
@@ -245,6 +248,22 @@ def _without_unread(recipe: Mapping[str, Any], **types: Any) -> dict[str, Any]:
                 continue
         kept[name] = copy.deepcopy(table)
     return kept
+
+
+def _without_other_servers(
+    recipe: Mapping[str, Any], merged: Mapping[str, Any], given: Container[str]
+) -> dict[str, Any]:
+    """Return a recipe for vLLM without the keys of [engine] about running servers if the overrides set keys of servers
+    that are started, or the other way round. `given` are the keys of the overrides."""
+    engine = recipe.get("engine")
+    if _type_of("engine", merged) != "vllm" or not isinstance(engine, Mapping):
+        return dict(recipe)
+    unread: tuple[str, ...] = ()
+    if "engine.base_urls" in given:
+        unread = LOCAL_SERVER_KEYS if merged["engine"]["base_urls"] else ("api_key_env",)
+    elif any(f"engine.{key}" in given for key in LOCAL_SERVER_KEYS):
+        unread = ("base_urls", "api_key_env")
+    return {**recipe, "engine": {key: value for key, value in engine.items() if key not in unread}}
 
 
 def described(detail: Any) -> ConfigProblem:

@@ -109,3 +109,8 @@ def unreachable(where: str, error: Exception) -> str:
     """Return the error message for a server that cannot be reached."""
     reason = f"{type(error).__name__} {error}".strip()
     return f"{where} does not answer ({reason})"
+
+
+def needs_proxy(url: str) -> bool:
+    """Return whether requests to an address may go through the environment's proxy. Those to this machine may not."""
+    return httpx.URL(url).host not in ("127.0.0.1", "localhost", "::1")

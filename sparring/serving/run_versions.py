@@ -8,7 +8,7 @@ from typing import final
 
 from sparring.assembly.engines import Announce
 from sparring.errors import ServiceError, UsageError
-from sparring.evaluation.policies import checkpoint_of, run_and_step
+from sparring.evaluation.policies import BEST, checkpoint_of, run_and_step
 from sparring.gateway import Version
 from sparring.models.policy import Policy
 from sparring.protocols import Chat, Engine, Learner
@@ -77,12 +77,14 @@ class RunVersions:
     async def load(self, text: str) -> Version:
         """Return the version of RUN@STEP or RUN@best, or the newest one of RUN.
 
-        Raises UsageError for another run, DataError if the checkpoint is missing or damaged, and ServiceError if the
-        servers do not compute with its weights.
+        Raises UsageError for another run and for any other text after @, DataError if the checkpoint is missing or damaged,
+        and ServiceError if the servers do not compute with its weights.
         """
         run, step = run_and_step(text)
         if run != self.name and Path(run) != self._folder.path:
             raise UsageError(f"{text[:80]!r} is not a version of {self.name}; write {self.name}@STEP.")
+        if step is not None and step != BEST and not step.isdecimal():
+            raise UsageError(f"{text[:80]!r} does not name a checkpoint; write a step after @, or {BEST}.")
         return await self.load_step(step)
 
     async def load_step(self, step: str | None) -> Version:

@@ -109,6 +109,9 @@ class VLLMRoutes:
         if self.faults.get("load_errors", 0) > 0:
             self.faults["load_errors"] -= 1
             return JSONResponse({"error": {"message": "the worker died"}}, 500)
+        if self.faults.get("refuses_adapter"):
+            refusal = "Call to add_lora method failed: LoRA rank 2 is greater than max_lora_rank 1."
+            return JSONResponse({"error": {"message": refusal}}, 500)
         name, folder = body["lora_name"], Path(body["lora_path"])
         if name in self.adapters:
             return JSONResponse({"error": {"message": f"The lora adapter '{name}' has already been loaded."}}, 400)

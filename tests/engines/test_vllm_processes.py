@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sparring.engines.servers import processes
 from sparring.engines.servers.environment import find_vllm, install_vllm
 from sparring.engines.servers.processes import LocalServers, ServerSettings, build_arguments
 from sparring.errors import ServiceError
@@ -151,3 +152,37 @@ def test_an_installation_that_fails_shows_the_cause(tmp_path: Path, monkeypatch:
     with pytest.raises(ServiceError, match=r"vLLM cannot be installed: .*(?s:.*)No matching distribution found for uv"):
         install_vllm(tmp_path / "environment", "cpu", announce=lambda line: None)
     assert not (tmp_path / "environment" / "installed-by-sparring").exists()
+
+
+def test_an_environment_of_the_user_s_own_starts_without_a_driver(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (environment / "installed-by-sparring").unlink()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    servers = LocalServers(settings(environment), tmp_path / "logs", announce=lambda line: None)
+    assert ask(servers.urls[0])["key"] == servers.api_key
+    servers.close()
+
+
+def test_parts_of_a_gpu_are_not_counted_as_gpus(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = "GPU 0: NVIDIA (UUID: GPU-1)\n  MIG 1g.10gb Device 0: (UUID: MIG-1)\nGPU 1: NVIDIA (UUID: GPU-2)\n"
+    command = tmp_path / "bin" / "nvidia-smi"
+    command.parent.mkdir()
+    command.write_text(f"#!/bin/sh\nprintf '{listed}'\n", "utf-8")
+    command.chmod(0o755)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
+    assert processes._list_devices() == ["0", "1"]
+
+
+def test_a_proxy_is_not_used_for_servers_of_this_machine(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setattr(processes, "START_SECONDS", 20.0)
+    LocalServers(settings(environment), tmp_path / "logs", announce=lambda line: None).close()

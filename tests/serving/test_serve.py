@@ -172,6 +172,19 @@ def test_what_vllm_cannot_serve_is_refused(run: Path, tmp_path: Path) -> None:
         (["--canary", "run@1"], "write RUN@STEP=SHARE"),
         (["--canary", "run@1=2"], "a share from 0 to 1"),
         (["--canary", "other@1=0.1"], "is not a version of run"),
+        (["--canary", "run@warm_start=0.1"], "write a step after @, or best"),
+        (["--canary", "run@../../other=0.1"], "write a step after @, or best"),
+        (["--canary", "run@²=0.1"], "write a step after @, or best"),
+        (["--engine", "vllm", "--vllm-url", "127.0.0.1:1"], "--vllm-url is '127.0.0.1:1'; use one like"),
+        (
+            ["--engine", "vllm", "--vllm-url", "http://u:secret@127.0.0.1:1"],
+            "--vllm-url is an address that contains a user",
+        ),
+        (["--engine", "vllm", "--vllm-url", "http://a:1", "--vllm-url", "http://a:1/v1"], "names a server twice"),
+        (
+            ["--engine", "vllm", "--vllm-url", "http://a:1", "--vllm-key-env", "sk-1"],
+            "--vllm-key-env is not a valid name",
+        ),
         (["--vllm-url", "http://127.0.0.1:1"], "add --engine vllm"),
         (["--engine", "vllm", "--vllm-url", "http://127.0.0.1:1", "--num-servers", "2"], "give one of them"),
     ],
@@ -179,3 +192,4 @@ def test_what_vllm_cannot_serve_is_refused(run: Path, tmp_path: Path) -> None:
 def test_options_that_do_not_fit_are_refused(run: Path, options: list[str], message: str) -> None:
     refused = sparring("serve", str(run), "--port", "0", *options)
     assert (refused.exit_code, message in refused.stderr) == (2, True), refused.stderr
+    assert "secret" not in refused.stderr

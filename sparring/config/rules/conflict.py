@@ -43,3 +43,9 @@ def endpoint_problems(*, base_url: str | None, api_key_env: str | None) -> list[
         )
         found.append(("api_key_env", message))
     return found
+
+
+def has_repeated(urls: Iterable[str]) -> bool:
+    """Return whether two addresses name the same server. Addresses with and without /v1 are equal."""
+    addresses = [url.rstrip("/").removesuffix("/v1") for url in urls]
+    return len(set(addresses)) < len(addresses)

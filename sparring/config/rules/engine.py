@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from sparring.config.rules.conflict import ConfigRule, Conflict, endpoint_problems, find_given
+from sparring.config.rules.conflict import ConfigRule, Conflict, endpoint_problems, find_given, has_repeated
 from sparring.config.sections import (
     ENGINE_KEYS,
     LEARNER_KEYS,
@@ -108,6 +108,8 @@ def invalid_endpoint(config: Config) -> Iterator[Conflict]:
     for url in config.engine.base_urls:
         for _, message in endpoint_problems(base_url=url, api_key_env=None):
             yield Conflict("engine.base_urls", f"has an item that {message}", ("engine.type",))
+    if has_repeated(config.engine.base_urls):
+        yield Conflict("engine.base_urls", "names a server twice; name each one once.", ("engine.type",))
 
 
 def training_keys_without_training(config: Config) -> Iterator[Conflict]:

@@ -19,9 +19,10 @@ from typing import Any, Literal, Protocol, TypeAlias, final
 
 import httpx
 
+from sparring.engines.servers.watch import CHECK_SECONDS, Stopwatch, Watch
 from sparring.errors import ConstraintError, DataError, InfrastructureError, ServiceError
 from sparring.protocols import TokenCallback
-from sparring.runtime.remote import CONNECT_SECONDS, headers_of, unreachable
+from sparring.runtime.remote import CONNECT_SECONDS, headers_of, needs_proxy, unreachable
 from sparring.types import Json, SampleRequest, Sampling
 
 LOAD_SECONDS = 600.0
@@ -164,6 +165,10 @@ class ServerKind(Protocol):
         """Return the log-probability of the id from the answer to the request with this number, or None."""
         ...
 
+    def refuses_adapter(self, text: str) -> bool:
+        """Return whether an error of status 5xx means that the adapter cannot be loaded, also if it is sent again."""
+        ...
+
     def lacks_adapter(self, status: int, text: str, name: str) -> bool:
         """Return whether the reason for an error is that the server does not have the adapter."""
         ...
@@ -202,6 +207,7 @@ class ServerClient:
             limits=httpx.Limits(
                 max_connections=None, max_keepalive_connections=max_running, keepalive_expiry=IDLE_SECONDS
             ),
+            trust_env=needs_proxy(self._base_url),
         )
         self._adapters: set[str] = set()
         self._weights: str | None = None
@@ -209,6 +215,9 @@ class ServerClient:
         self._sent: set[str] = set()
         """With all weights: the names of those that this client has loaded."""
         self._loading = asyncio.Lock()
+        self._watch = Watch(lambda: self.is_healthy(CHECK_SECONDS))
+        self.paused = Stopwatch()
+        """The time for which turns were paused because all weights were replaced."""
         self._down_until, self._num_failures = 0.0, 0
 
     @property
@@ -299,7 +308,10 @@ class ServerClient:
         """Yield the chunks of a streamed turn with their tokens. Raises Unanswered if the stream breaks off."""
         timeout = httpx.Timeout(TURN_SECONDS, connect=CONNECT_SECONDS)
         try:
-            async with self._client.stream("POST", self._kind.generate_path, json=body, timeout=timeout) as response:
+            async with (
+                self._watch.request(),
+                self._client.stream("POST", self._kind.generate_path, json=body, timeout=timeout) as response,
+            ):
                 if response.status_code != 200:
                     await response.aread()
                     self._raise_for(response.status_code, response.text, name)
@@ -310,7 +322,7 @@ class ServerClient:
                         if error is not None:
                             self._raise_for(*error, name)
                         yield chunk, self._kind.find_tokens(chunk)
-        except (httpx.HTTPError, RuntimeError, ValueError, LookupError, TypeError) as error:
+        except (httpx.HTTPError, RuntimeError, ValueError, LookupError, TypeError, TimeoutError) as error:
             raise self._failed(f"{self.where} broke off a turn ({type(error).__name__} {error})") from error
         self._num_failures = 0
 
@@ -377,7 +389,9 @@ class ServerClient:
                     f"{self.where} cannot load the adapter {folder} (status {response.status_code}: {response.text[:300]}). "
                     f"It must read this folder, and have the adapter's rank; {self._how_to_start}"
                 )
-                raise self._failed(problem) if _may_pass(response.status_code) else ServiceError(f"{problem}.")
+                if _may_pass(response.status_code) and not self._kind.refuses_adapter(response.text):
+                    raise self._failed(problem)
+                raise ServiceError(f"{problem}.")
             self._adapters.add(name)
 
     async def unload_adapter(self, name: str) -> None:
@@ -400,18 +414,23 @@ class ServerClient:
             if name == self._weights:
                 return name
             self._weights = None
-            if name not in self._sent or await self._read_name() != name:
-                # The cache is cleared, so that turns that continue compute all keys and values with the new weights.
-                await self._command("/pause?mode=keep&clear_cache=true")
-                # The server refuses a second start if an earlier update was interrupted; this one then completes it.
-                with suppress(Unanswered, ServiceError):
-                    await self._command("/start_weight_update")
-                await self._command("/update_weights", {"update_info": {"path": str(file)}})
-                await self._command("/finish_weight_update", {"weight_version": name})
-                self._sent.add(name)
-            await self._command("/resume")
+            with self.paused:
+                if name not in self._sent or await self._read_name() != name:
+                    await self._replace_weights(name, file)
+                await self._command("/resume")
             self._weights = name
             return name
+
+    async def _replace_weights(self, name: str, file: Path) -> None:
+        """Pause the server, and load these weights."""
+        # The cache is cleared, so that turns that continue compute all keys and values with the new weights.
+        await self._command("/pause?mode=keep&clear_cache=true")
+        # The server refuses a second start if an earlier update was interrupted; this one then completes it.
+        with suppress(Unanswered, ServiceError):
+            await self._command("/start_weight_update")
+        await self._command("/update_weights", {"update_info": {"path": str(file)}})
+        await self._command("/finish_weight_update", {"weight_version": name})
+        self._sent.add(name)
 
     async def _read_name(self) -> str | None:
         """Return the name of the weights that the server has."""
@@ -434,10 +453,10 @@ class ServerClient:
             is_refused = "collective_rpc method failed" in response.text
             raise ServiceError(f"{problem}.") if is_refused else self._failed(problem)
 
-    async def is_healthy(self) -> bool:
-        """Return whether the server answers within `HEALTH_SECONDS`."""
+    async def is_healthy(self, seconds: float = HEALTH_SECONDS) -> bool:
+        """Return whether the server answers within this time."""
         try:
-            response = await self._client.get("/health", timeout=HEALTH_SECONDS)
+            response = await self._client.get("/health", timeout=seconds)
         except (httpx.HTTPError, RuntimeError):  # a RuntimeError if the client is closed
             return False
         return response.status_code == 200
@@ -459,8 +478,9 @@ class ServerClient:
     ) -> httpx.Response:
         try:
             timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
-            response = await self._client.post(path, json=body, timeout=timeout, headers=headers)
-        except (httpx.HTTPError, RuntimeError) as error:  # a RuntimeError if the client is closed
+            async with self._watch.request():
+                response = await self._client.post(path, json=body, timeout=timeout, headers=headers)
+        except (httpx.HTTPError, RuntimeError, TimeoutError) as error:  # a RuntimeError if the client is closed
             raise self._failed(unreachable(self.where, error)) from error
         if not _may_pass(response.status_code):
             self._num_failures = 0
@@ -529,12 +549,15 @@ def _check_server(base_url: str, kind: ServerKind, headers: Mapping[str, str], m
     where = f"the {kind.name} server at {base_url}"
     try:
         with httpx.Client(
-            base_url=base_url, headers=headers, timeout=httpx.Timeout(FIRST_SECONDS, connect=CONNECT_SECONDS)
+            base_url=base_url,
+            headers=headers,
+            timeout=httpx.Timeout(FIRST_SECONDS, connect=CONNECT_SECONDS),
+            trust_env=needs_proxy(base_url),
         ) as client:
             model = kind.check_settings(client, mode, where)
             _check_logprobs(client, kind, model.name, where, kind.how_to_start[mode])
             return model
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ServiceError(f"{unreachable(where, error)}. Start it, and check the address.") from error
     except (
         LookupError,

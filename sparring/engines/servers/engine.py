@@ -236,9 +236,11 @@ class ServersEngine:
         """End running turns and close the connections. Local servers stop, and others keep running."""
         if not self._owns_servers:
             return
-        await self._pool.close()
-        if self._local is not None:
-            await asyncio.to_thread(self._local.close)
+        try:
+            await self._pool.close()
+        finally:
+            if self._local is not None:
+                await asyncio.to_thread(self._local.close)
 
     @property
     def _loaded(self) -> _Version:
@@ -274,7 +276,7 @@ class _Pool:
         self._servers, self._shape, self._folder, self._is_temporary = tuple(servers), shape, folder, is_temporary
         self._in_turn = list(servers)
         """The servers, with the one that was chosen last at the end."""
-        self._homes: dict[str, ServerClient] = {}
+        self._sessions: dict[str, _Session] = {}
         self._recent = RecentPrompts[ServerClient]()
         self._versions: dict[str, _Version] = {}
         """All weights so far, by name. Those that no turn needs any more have no folder."""
@@ -287,7 +289,8 @@ class _Pool:
         self.max_context_tokens = min(server.base.max_context_tokens for server in servers)
 
     def write(self, weights: Weights, number: int) -> _Version:
-        """Write weights into a folder, under a name that no other weights have."""
+        """Write weights into a folder, under a name that no other weights have. Raises ServiceError if the engine has been
+        closed meanwhile."""
         name = f"{number}-{weights.fingerprint[:12]}-{self._rng.randrange(16**6):06x}"
         if self._shape is not None:
             name = f"{self._folder.name}-{name}"
@@ -298,16 +301,22 @@ class _Pool:
             _write_all_weights(weights, folder)
         version = _Version(number=number, fingerprint=weights.fingerprint, name=name, folder=folder)
         self._versions[name] = version
+        if self._is_closed:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise ServiceError("the engine is closed, so it loads no weights.")
         return version
 
     def find(self, name: str) -> _Version:
         return self._versions[name]
 
     async def load(self, version: _Version) -> None:
-        """Load weights on every server. A server that does not answer gets them before its next turn."""
+        """Load weights on every server. A server that does not answer gets them before its next turn.
+
+        Raises ServiceError if no server loads them.
+        """
         self._newest = version
-        until = time.monotonic() + self._patience_seconds
-        for attempt in count():
+        problem: object = "the engine is closed"
+        for attempt in self._attempts():
             results = await asyncio.gather(
                 *(self._load_on(server, version) for server in self._servers), return_exceptions=True
             )
@@ -317,11 +326,11 @@ class _Pool:
                     raise failure
             if len(failures) < len(self._servers):
                 return
-            if time.monotonic() > until:
-                raise ServiceError(
-                    f"no {self.kind.name} server loaded the weights: {failures[0]}. Start the servers, and resume the run."
-                )
+            problem = failures[0]
             await asyncio.sleep(self._pause(attempt))
+        raise ServiceError(
+            f"no {self.kind.name} server loaded the weights: {problem}. Start the servers, and resume the run."
+        )
 
     async def _load_on(self, server: ServerClient, version: _Version) -> str:
         """Load the weights that a turn uses, and return their name: these, or without adapters the newest."""
@@ -347,11 +356,14 @@ class _Pool:
         request = replace(
             request, sampling=replace(request.sampling, max_tokens=min(request.sampling.max_tokens, room))
         )
+        session = self._sessions.setdefault(request.session_id, _Session(began=time.monotonic()))
+        attempts = _Attempts(request.deadline, session)
         with version.in_use():
-            attempts = _Attempts(request.deadline)
             try:
                 async with asyncio.timeout(attempts.seconds):
-                    return await self._try(attempts, version, request, on_token)
+                    generation = await self._try(attempts, session, version, request, on_token)
+                session.seconds_lost += attempts.seconds_lost
+                return generation
             except TimeoutError:
                 if attempts.is_slow_policy and await attempts.is_server_healthy():
                     raise PolicyTimeout(f"session {request.session_id}: the turn did not end in time.") from None
@@ -360,11 +372,15 @@ class _Pool:
             )
 
     async def _try(
-        self, attempts: _Attempts, version: _Version, request: SampleRequest, on_token: TokenCallback | None
+        self,
+        attempts: _Attempts,
+        session: _Session,
+        version: _Version,
+        request: SampleRequest,
+        on_token: TokenCallback | None,
     ) -> Generation:
-        session_id = request.session_id
         for attempt in self._attempts():
-            server = self._homes[session_id] = self._choose(request)
+            server = session.home = self._choose(session, request)
             try:
                 async with server.slots:
                     name = await self._load_on(server, version)
@@ -375,9 +391,11 @@ class _Pool:
             except Unanswered as failure:
                 attempts.fail(str(failure))
                 self._num_retried += 1
-                self._homes.pop(session_id, None)
+                session.home = None
                 await asyncio.sleep(self._pause(attempt))
-        raise InfrastructureError(f"session {session_id}: no {self.kind.name} server answered: {attempts.problem}.")
+        raise InfrastructureError(
+            f"session {request.session_id}: no {self.kind.name} server answered: {attempts.problem}."
+        )
 
     def _attempts(self) -> Iterator[int]:
         """Yield the numbers of attempts, as long as another attempt may succeed."""
@@ -387,18 +405,17 @@ class _Pool:
                 return
             yield attempt
 
-    def _choose(self, request: SampleRequest) -> ServerClient:
+    def _choose(self, session: _Session, request: SampleRequest) -> ServerClient:
         """Return the session's server, or for a new session the one with the fewest sessions.
 
         The choice is among the servers that have an earlier turn of the conversation and a free slot, else among those
         that answered their last request, else among all. Servers with equally many sessions are taken in turn.
         """
-        home = self._homes.get(request.session_id)
-        if home is not None and not home.is_down:
-            return home
+        if session.home is not None and not session.home.is_down:
+            return session.home
         up = [one for one in self._in_turn if not one.is_down] or self._in_turn
         earlier = self._recent.find(request.prompt_ids)
-        homes = list(self._homes.values())
+        homes = [one.home for one in self._sessions.values()]
         chosen = min([one for one in up if one in earlier and not one.slots.locked()] or up, key=homes.count)
         self._in_turn.remove(chosen)
         self._in_turn.append(chosen)
@@ -434,7 +451,7 @@ class _Pool:
         return await server.score(await self._load_on(server, version), token_ids, temperature, first)
 
     def leave(self, session_id: str) -> None:
-        self._homes.pop(session_id, None)
+        self._sessions.pop(session_id, None)
 
     def take_metrics(self) -> dict[str, float]:
         num_retried, self._num_retried = self._num_retried, 0
@@ -443,7 +460,7 @@ class _Pool:
 
     async def close(self) -> None:
         self._is_closed = True
-        for version in self._versions.values():
+        for version in tuple(self._versions.values()):
             if version.folder.exists():
                 await self.remove(version)
         for server in self._servers:
@@ -455,29 +472,53 @@ class _Pool:
         return min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS) * self._rng.uniform(0.75, 1.0)
 
 
+@dataclass(eq=False)
+class _Session:
+    """An open session."""
+
+    began: float
+    """The monotonic time of its first turn."""
+    home: ServerClient | None = None
+    """The server that answers its turns."""
+    seconds_lost: float = 0.0
+    """The time that its earlier turns lost because of servers."""
+
+
 @final
 class _Attempts:
     """The attempts at one turn, and whether the policy or a server causes a timeout."""
 
-    def __init__(self, deadline: float | None) -> None:
+    def __init__(self, deadline: float | None, session: _Session) -> None:
+        self._session = session
         self._began = time.monotonic()
         self.seconds = None if deadline is None else max(0.0, deadline - self._began)
         self.problem = "all slots of the server were taken, or it was loading weights"
         self._server: ServerClient | None = None
         self._num_failed = 0
         self._waited = 0.0
+        self._paused = 0.0
 
     def begin(self, server: ServerClient) -> None:
-        self._server, self._waited = server, time.monotonic() - self._began
+        self._server, self._waited, self._paused = server, time.monotonic() - self._began, server.paused.seconds
 
     def fail(self, problem: str) -> None:
         self._server, self.problem = None, problem
         self._num_failed += 1
 
     @property
+    def seconds_lost(self) -> float:
+        """The time before the last attempt, and the time for which weights were loaded during it."""
+        return self._waited + (0.0 if self._server is None else self._server.paused.seconds - self._paused)
+
+    @property
     def is_slow_policy(self) -> bool:
-        """Whether the turn is in its first attempt, and this attempt had at least half of the time."""
-        return self._server is not None and not self._num_failed and self._waited <= (self.seconds or 0.0) / 2
+        """Whether the turn is in its first attempt, and the policy had at least half of the time of this turn, and of the
+        session so far."""
+        if self._server is None or self._num_failed:
+            return False
+        seconds, lost = self.seconds or 0.0, self.seconds_lost
+        of_session = self._began - self._session.began + seconds
+        return lost <= seconds / 2 and self._session.seconds_lost + lost <= of_session / 2
 
     async def is_server_healthy(self) -> bool:
         is_healthy = self._server is not None and await self._server.is_healthy()

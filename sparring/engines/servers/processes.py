@@ -228,7 +228,7 @@ class _Server:
 
     def is_ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/health", timeout=5.0).status_code == 200
+            return httpx.get(f"{self.url}/health", timeout=5.0, trust_env=False).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -299,8 +299,12 @@ def _list_devices() -> list[str]:
     """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return [one for one in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if one]
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
-    return [str(number) for number in range(len(listed.splitlines()))]
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return []  # vLLM then chooses
+    # Other lines name the parts of a divided GPU (MIG).
+    return [str(number) for number in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
 
 
 def _find_free_port() -> int:

@@ -148,6 +148,10 @@ class SGLangKind:
         score = _read_number(logprob)
         return score if reported == token and math.isfinite(score) and score > MISSING_LOGPROB else None
 
+    def refuses_adapter(self, text: str) -> bool:
+        """Return False: the status of a refusal is 400."""
+        return False
+
     def lacks_adapter(self, status: int, text: str, name: str) -> bool:
         return status == 400 and "has never been loaded" in text and name in text
 

@@ -127,6 +127,9 @@ class VLLMKind:
             return None
         return remove_bias(reported, bias)
 
+    def refuses_adapter(self, text: str) -> bool:
+        return "add_lora method failed" in text
+
     def lacks_adapter(self, status: int, text: str, name: str) -> bool:
         return status == 404 and name in text
 
