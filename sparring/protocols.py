@@ -132,6 +132,23 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class ReplicatedEngine(Protocol):
+    """An engine that samples in several places, such as inference servers, each of which can be checked and taken out.
+
+    A run compares each replica with the learner after an update, and goes on without those that have other weights.
+    """
+
+    async def replica_logprobs(self, token_ids: Sequence[int]) -> Mapping[str, list[float]]:
+        """Return the natural log-probabilities of the ids from index 1 on, at temperature 1, by the name of the replica that
+        computed them. A replica that does not answer is left out. Raises ServiceError if none answers."""
+        ...
+
+    def take_out(self, replica: str) -> None:
+        """Start no more turns on a replica. Turns that it samples now continue."""
+        ...
+
+
+@runtime_checkable
 class MessageEngine(Protocol):
     """Answers in messages, for example an API endpoint or a script.
 

@@ -14,9 +14,12 @@ from itertools import chain
 from typing import final
 
 from sparring.errors import ServiceError
-from sparring.protocols import Engine, Learner
+from sparring.protocols import Engine, Learner, ReplicatedEngine
+from sparring.runtime.logs import get_logger
 from sparring.training.sequences import build_demonstration_batch
 from sparring.types import TrainingBatch, Weights
+
+logger = get_logger(__name__)
 
 PROBE_TOKENS = 64
 LARGEST_DIFFERENCE = 0.25
@@ -75,9 +78,10 @@ class Handshake:
         """The learner's log-probabilities of the probe before the last update."""
 
     async def check(self, weights: Weights, step: int, batch: TrainingBatch) -> dict[str, float]:
-        """Compare both sides, and return metrics.
+        """Compare both sides, and return metrics. A replica of the engine that does not sample with the published weights is
+        taken out.
 
-        Raises ServiceError if the engine does not sample with the published weights.
+        Raises ServiceError if no replica, or the only engine, samples with the published weights.
         """
         if self._engine.fingerprint != weights.fingerprint:
             raise ServiceError(
@@ -90,7 +94,7 @@ class Handshake:
         if len(self._probe) < 2 or not self._engine.capabilities.scores_given_ids:
             return {}
         learned = await asyncio.to_thread(self._learner.logprobs, build_probe(self._probe))
-        found = compare(await self._engine.logprobs(self._probe), learned, self._before)
+        found = await self._compare(learned)
         self._before = learned
         if found.is_other:
             raise ServiceError(
@@ -105,6 +109,26 @@ class Handshake:
             )
         changed = {} if found.change is None else {"training/probe_change": found.change}
         return {"training/probe_difference": found.difference, **changed}
+
+    async def _compare(self, learned: Sequence[float]) -> Comparison:
+        """Compare the engine with the learner. If some of its replicas have other weights, they are taken out, and the result
+        is that of the replica with the largest difference among the others."""
+        if not isinstance(self._engine, ReplicatedEngine):
+            return compare(await self._engine.logprobs(self._probe), learned, self._before)
+        scores = await self._engine.replica_logprobs(self._probe)
+        found = {name: compare(played, learned, self._before) for name, played in scores.items()}
+        right = {name: one for name, one in found.items() if not (one.is_other or one.is_too_large)}
+        if not right:
+            return next(iter(found.values()))
+        for name in found.keys() - right.keys():
+            self._engine.take_out(name)
+            logger.warning(
+                "%s has other weights and gets no more turns: its log-probabilities of one text differ from those of the learner "
+                "by %.3g per token. Start it again, and resume the run, to use it.",
+                name,
+                found[name].difference,
+            )
+        return max(right.values(), key=lambda one: one.difference)
 
 
 def _beginning(batch: TrainingBatch) -> tuple[int, ...]:

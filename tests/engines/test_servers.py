@@ -22,12 +22,16 @@ from sparring.engines.servers.vllm import VLLM, remove_bias
 from sparring.errors import ConfigError, ConstraintError, DataError, InfrastructureError, PolicyTimeout, ServiceError
 from sparring.gateway.server import Listener
 from sparring.models.adapter_files import write_adapter
+from sparring.training.handshake import Handshake
+from sparring.training.learner import TorchLearner
+from sparring.training.sequences import build_demonstration_batch
 from sparring.types import Completion, Constraint, EngineCapabilities, SampleRequest, Sampling, StopReason
 from tests.contracts.cases import ADAPTER, SLOW, STOP, TorchEngine, adapter_of, make_policy, slow_down, weights_of
 from tests.contracts.sglang_routes import SMALLEST, SGLangRoutes
 from tests.contracts.vllm_routes import VLLMRoutes
 
 FIRST, SECOND = adapter_of(1), adapter_of(2)
+TEXT = build_demonstration_batch([([3, 1, 4, 1, 5, 9], [False, False, True, True, True, True])])
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +123,8 @@ def test_an_adapter_folder_is_what_peft_reads(tmp_path: Path) -> None:
 def test_a_turn_that_runs_keeps_its_adapter_and_an_unused_adapter_is_removed(tmp_path: Path, kind: Kind) -> None:
     async def scenario(served: Served) -> tuple[Completion, Completion, list[str], list[str]]:
         slow = asyncio.create_task(served.engine.sample(ask((SLOW, 1), max_tokens=5)))
-        await asyncio.sleep(0.3)
+        while not served.servers[0].num_turns:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         await served.engine.load_weights(SECOND, 1)
         during = sorted(path.name for path in served.folder.iterdir())
         quick = await served.engine.sample(ask(session_id="other"))
@@ -253,6 +258,72 @@ def test_servers_with_different_weights_are_named(tmp_path: Path, kind: Kind) ->
         await served.engine.load_weights(SECOND, 1)
         with pytest.raises(ServiceError, match=".*".join(one.base_url.removesuffix("/v1") for one in served.listeners)):
             await served.engine.logprobs((3, 1, 4, 1, 5, 9))
+
+    run(tmp_path, scenario, 2, kind=kind)
+
+
+def freeze(server: Any) -> Any:
+    """Return other weights, in the form in which the server keeps its adapters."""
+    return server.engine.keep(adapter_of(7), 0)
+
+
+def check_after_two_steps(served: Served, faulty: Callable[[int], None]) -> Awaitable[dict[str, float]]:
+    """Publish two versions, and compare servers and learner after each; `faulty` is called before each comparison."""
+
+    async def steps() -> dict[str, float]:
+        learner = TorchLearner(make_policy(lora=True))
+        handshake, found = Handshake(served.engine, learner), dict[str, float]()
+        for step, weights in enumerate((SECOND, FIRST), 1):
+            learner.load_weights(weights)
+            await served.engine.load_weights(weights, step)
+            faulty(step)
+            found = await handshake.check(weights, step, TEXT)
+        return found
+
+    return steps()
+
+
+@pytest.mark.parametrize("fault", ["other weights", "the weights of the step before"])
+def test_a_server_with_other_weights_is_taken_out_and_named(
+    tmp_path: Path, kind: Kind, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(served: Served) -> tuple[dict[str, float], dict[str, float], list[int]]:
+        second, published = served.servers[1], list[Any]()
+
+        def damage(step: int) -> None:
+            newest = [*second.adapters][-1]
+            published.append(second.adapters[newest])
+            if step == 2:
+                second.adapters[newest] = published[0] if fault != "other weights" else freeze(second)
+
+        found = await check_after_two_steps(served, damage)
+        begun = [one.num_turns for one in served.servers]
+        for number in range(4):
+            await served.engine.sample(ask(session_id=f"s{number}"))
+        return (
+            found,
+            served.engine.metrics(),
+            [one.num_turns - was for one, was in zip(served.servers, begun, strict=True)],
+        )
+
+    caplog.set_level("WARNING", "sparring")
+    found, metrics, num_turns = run(tmp_path, scenario, 2, kind=kind)
+    assert found["training/probe_difference"] < 1e-3
+    assert metrics["engine/servers_up"] == 0.5
+    assert num_turns == [4, 0]
+    (line,) = [one.message for one in caplog.records if "has other weights" in one.message]
+    assert line.startswith(f"the {kind.kind.name} server at http")
+
+
+def test_a_run_ends_if_every_server_has_other_weights(tmp_path: Path, kind: Kind) -> None:
+    async def scenario(served: Served) -> None:
+        def damage(step: int) -> None:
+            for server in served.servers if step == 2 else ():
+                server.adapters[[*server.adapters][-1]] = freeze(server)
+
+        with pytest.raises(ServiceError, match="after step 2 engine and learner differ"):
+            await check_after_two_steps(served, damage)
+        assert served.engine.metrics()["engine/servers_up"] == 1.0
 
     run(tmp_path, scenario, 2, kind=kind)
 

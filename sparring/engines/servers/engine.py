@@ -193,7 +193,15 @@ class ServersEngine:
                 await self._pool.remove(earlier)
 
     async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0, first: int = 1) -> list[float]:
-        return await self._pool.score(self._loaded, token_ids, temperature, first)
+        scores = await self._pool.score(self._loaded, token_ids, temperature, first)
+        _compare_servers(scores)
+        return next(iter(scores.values()))
+
+    async def replica_logprobs(self, token_ids: Sequence[int]) -> Mapping[str, list[float]]:
+        return await self._pool.score(self._loaded, token_ids, temperature=1.0, first=1)
+
+    def take_out(self, replica: str) -> None:
+        self._pool.take_out(replica)
 
     def open_session(self, session_id: str) -> None:
         """Do nothing: a session gets its server with its first turn."""
@@ -273,7 +281,9 @@ class _Pool:
             raise ServiceError(
                 f"the {kind.name} servers serve different models: {found}. Serve the recipe's base model on each."
             )
-        self._servers, self._shape, self._folder, self._is_temporary = tuple(servers), shape, folder, is_temporary
+        self._all, self._servers = tuple(servers), tuple(servers)
+        """All servers, and those that have not been taken out."""
+        self._shape, self._folder, self._is_temporary = shape, folder, is_temporary
         self._in_turn = list(servers)
         """The servers, with the one that was chosen last at the end."""
         self._sessions: dict[str, _Session] = {}
@@ -346,7 +356,7 @@ class _Pool:
 
     async def remove(self, version: _Version) -> None:
         """Unload an unused adapter from every server, and delete its folder."""
-        for server in self._servers:
+        for server in self._all:
             await server.unload_adapter(version.name)
         await asyncio.to_thread(shutil.rmtree, version.folder, ignore_errors=True)
 
@@ -421,11 +431,11 @@ class _Pool:
         self._in_turn.append(chosen)
         return chosen
 
-    async def score(self, version: _Version, token_ids: Sequence[int], temperature: float, first: int) -> list[float]:
-        """Return the log-probabilities of given ids. Every server that answers must report the same values.
-
-        Raises ServiceError if no server answers, or if one of them computes with other weights.
-        """
+    async def score(
+        self, version: _Version, token_ids: Sequence[int], temperature: float, first: int
+    ) -> dict[str, list[float]]:
+        """Return the log-probabilities of given ids by the name of each server that answers. Raises ServiceError if none
+        does."""
         problem: BaseException | None = None
         with version.in_use():
             for attempt in self._attempts():
@@ -435,8 +445,7 @@ class _Pool:
                 )
                 scores = {one.where: found for one, found in zip(up, results, strict=True) if isinstance(found, list)}
                 if scores:
-                    _compare_servers(scores)
-                    return next(iter(scores.values()))
+                    return scores
                 problem = next(found for found in results if isinstance(found, BaseException))
                 if not isinstance(problem, Unanswered):
                     break
@@ -450,12 +459,20 @@ class _Pool:
     ) -> list[float]:
         return await server.score(await self._load_on(server, version), token_ids, temperature, first)
 
+    def take_out(self, name: str) -> None:
+        """Start no more turns on a server."""
+        self._servers = tuple(one for one in self._servers if one.where != name)
+        self._in_turn = [one for one in self._in_turn if one.where != name]
+        for session in self._sessions.values():
+            if session.home is not None and session.home.where == name:
+                session.home = None
+
     def leave(self, session_id: str) -> None:
         self._sessions.pop(session_id, None)
 
     def take_metrics(self) -> dict[str, float]:
         num_retried, self._num_retried = self._num_retried, 0
-        up = sum(not one.is_failing for one in self._servers) / len(self._servers)
+        up = sum(not one.is_failing for one in self._servers) / len(self._all)
         return {"engine/retried_turns": float(num_retried), "engine/servers_up": up}
 
     async def close(self) -> None:
@@ -463,7 +480,7 @@ class _Pool:
         for version in tuple(self._versions.values()):
             if version.folder.exists():
                 await self.remove(version)
-        for server in self._servers:
+        for server in self._all:
             await server.close()
         if self._is_temporary:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
