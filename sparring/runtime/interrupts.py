@@ -27,6 +27,8 @@ and the supervisor forwards its own signal."""
 ANNOUNCE_SECONDS: Final = 1.0
 """A stop that takes longer than this time is announced."""
 _received: signal.Signals | None = None
+_is_open = False
+"""Whether a block of `interrupts` is running."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -66,10 +68,17 @@ def is_stopping() -> bool:
     return _received is not None
 
 
+def raise_if_stopping() -> None:
+    """Raise the exception of the signal that was received in the running block of `interrupts`, if there is one. Call it in
+    waits in which nothing can be lost."""
+    if _is_open and _received is not None:
+        raise interruption()
+
+
 @contextmanager
 def interrupts(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` at the first Ctrl-C or SIGTERM. The second signal has its usual effect. Main thread only."""
-    global _received
+    global _received, _is_open
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -91,12 +100,13 @@ def interrupts(stop: Callable[[], None]) -> Iterator[None]:
             restore()
             signal.raise_signal(signal.Signals(number))
 
-    _received = None
+    _received, _is_open = None, True
     for number in previous:
         signal.signal(number, receive)
     try:
         yield
     finally:
+        _is_open = False
         restore()
 
 

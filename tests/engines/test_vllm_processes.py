@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from threading import Timer
 
 import httpx
 import pytest
@@ -18,10 +19,15 @@ from sparring.engines.servers import processes
 from sparring.engines.servers.environment import find_vllm, install_vllm
 from sparring.engines.servers.processes import LocalServers, ServerSettings, build_arguments
 from sparring.errors import ServiceError
+from sparring.runtime import interrupts
+from sparring.runtime.interrupts import Terminated
 
 SERVER = """#!{python}
 import http.server, json, os, sys
 arguments = dict(zip(sys.argv, sys.argv[1:]))
+if "hangs" in sys.argv:
+    import time
+    time.sleep(600)
 if "fails" in sys.argv:
     sys.exit("ValueError: the model has 3 heads")
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -74,6 +80,18 @@ def test_arguments_come_from_the_settings(environment: Path) -> None:
     assert "--dtype" not in build_arguments(settings(environment), "cuda")
     with pytest.raises(ServiceError, match="lora_rank = 1024, but vLLM supports ranks up to 512"):
         build_arguments(settings(environment, lora_rank=1024), "cpu")
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+def test_a_stop_ends_a_start_at_once(
+    environment: Path, tmp_path: Path, number: signal.Signals, error: type[BaseException]
+) -> None:
+    hanging, start_time = settings(environment, extra_arguments=("hangs",)), time.monotonic()
+    with interrupts.interrupts(lambda: None):
+        Timer(1.0, os.kill, (os.getpid(), number)).start()
+        with pytest.raises(error):
+            LocalServers(hanging, tmp_path / "logs", announce=lambda line: None)
+    assert time.monotonic() - start_time < 20
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import httpx
 from sparring.engines.lark import VLLM_SETTING
 from sparring.engines.servers.environment import BACKEND, PLUGIN, Device, find_vllm
 from sparring.errors import ServiceError
+from sparring.runtime import interrupts
 from sparring.runtime.keeper import wrap_in_keeper
 from sparring.runtime.logs import get_logger
 
@@ -160,6 +161,7 @@ class LocalServers:
         next_line = start_time + ANNOUNCE_SECONDS
         waiting = list(self._servers)
         while waiting := [one for one in waiting if not one.is_ready()]:
+            interrupts.raise_if_stopping()
             now = time.monotonic()
             for one in waiting:
                 if (code := one.exit_code()) is not None:
