@@ -111,13 +111,14 @@ def test_a_turn_that_runs_across_a_switch_reports_which_version_sampled_each_tok
 
     turns = sample(connect, scenario)
     for one, turn in zip(asked, turns, strict=True):
-        (first, num_before), (second, num_after) = turn.versions
-        assert (first, second, num_before + num_after) == (0, 1, 100)
-        assert min(num_before, num_after) > 0
-        assert turn.fingerprint == versions[1].fingerprint
+        assert [number for number, _ in turn.versions] in ([0], [0, 1])  # a turn may end before the switch
+        num_before = turn.versions[0][1]
+        assert sum(number for _, number in turn.versions) == 100
+        assert turn.fingerprint == versions[turn.versions[-1][0]].fingerprint
         before = differences(whole_policy, versions[0], [(one, turn)])[:num_before]
         after = differences(whole_policy, versions[1], [(one, turn)])[num_before:]
         assert max(before + after) < TOLERANCE
+    assert any(len(turn.versions) == 2 for turn in turns)
 
 
 def test_a_server_that_was_started_again_gets_the_newest_weights_before_its_next_turn(
