@@ -22,8 +22,7 @@ SAMPLING_EFFICIENCY = 0.77
 """The share of the memory bandwidth that decoding reaches: Llama 3.1 8B in bf16 on one A100 with vLLM 0.23
 (johnmusgrave.com/p/vllm-throughput-latency-sweep-on)."""
 USABLE_SHARE = 0.9
-"""The share of a GPU's memory that a plan uses. The rest is for the context, kernels and fragmentation. vLLM's default for
-gpu_memory_utilization is also 0.9."""
+"""The share of a GPU's memory that a plan uses. The rest is for the context, kernels and fragmentation."""
 LAYER_SECONDS = 0.7e-3
 """The least time of one layer in a decoding step of Sparring's engine on a GPU, because the operations of a layer are
 launched one by one. On an H100, a step takes 21.1 ms for 32 layers (8B) and 11.0 ms for 16 layers (1B)

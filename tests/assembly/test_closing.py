@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sparring.assembly import load_training_parts
-from sparring.assembly import run as assembly
 from sparring.config import load_config
 from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import ServiceError
@@ -20,8 +18,20 @@ from tests.serving.test_serve import vllm_server
 RECIPE = Path(__file__).parents[1] / "faults" / "recipe"
 
 
-@pytest.mark.parametrize("part", ["check_vocabularies", "build_learner", "build_teacher"])
-def test_a_part_that_cannot_be_loaded_closes_the_engine(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+NOBODY = "http://127.0.0.1:9"
+LEARNER = ("learner.type=remote", f"learner.base_url={NOBODY}")
+TEACHER = (
+    "algorithm.teacher=expert",
+    "policies.expert.role=endpoint",
+    f"policies.expert.base_url={NOBODY}/v1",
+    "policies.expert.model=expert",
+)
+
+
+@pytest.mark.parametrize("elsewhere", [LEARNER, TEACHER], ids=["learner", "teacher"])
+def test_a_part_that_cannot_be_loaded_closes_the_engine(
+    elsewhere: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     closed: list[TorchEngine] = []
     close = TorchEngine.close
 
@@ -29,13 +39,9 @@ def test_a_part_that_cannot_be_loaded_closes_the_engine(part: str, monkeypatch: 
         closed.append(engine)
         await close(engine)
 
-    def fail(*_: Any) -> None:
-        raise ServiceError("no answer")
-
     monkeypatch.setattr(TorchEngine, "close", note)
-    monkeypatch.setattr(assembly, part, fail)
-    with Ledger() as ledger, pytest.raises(ServiceError, match="no answer"):
-        load_training_parts(load_config(RECIPE / "recipe.toml"), RECIPE, ledger)
+    with Ledger() as ledger, pytest.raises(ServiceError, match="does not answer"):
+        load_training_parts(load_config(RECIPE / "recipe.toml", elsewhere), RECIPE, ledger)
     assert len(closed) == 1
 
 
