@@ -18,12 +18,12 @@ from tests.serving.test_serve import vllm_server
 RECIPE = Path(__file__).parents[1] / "faults" / "recipe"
 
 
-NOBODY = "http://127.0.0.1:9"
-LEARNER = ("learner.type=remote", f"learner.base_url={NOBODY}")
+UNUSED_ADDRESS = "http://127.0.0.1:9"
+LEARNER = ("learner.type=remote", f"learner.base_url={UNUSED_ADDRESS}")
 TEACHER = (
     "algorithm.teacher=expert",
     "policies.expert.role=endpoint",
-    f"policies.expert.base_url={NOBODY}/v1",
+    f"policies.expert.base_url={UNUSED_ADDRESS}/v1",
     "policies.expert.model=expert",
 )
 
