@@ -402,7 +402,7 @@ def figures_of(rows: Sequence[Mapping[str, Any]], measured: Measured) -> dict[st
         figures["processor time of sparring serve for a turn, ms"] = by_key[VLLM, "whole", numbers[-1]]["processor, ms"]
     for side in (VLLM, TORCH):
         if side in sides:
-            figures[f"requests/s, {side}, {numbers[-1]} at once"] = by_key[side, "whole", numbers[-1]]["requests/s"]
+            figures[f"requests/s, {side}, most at once"] = by_key[side, "whole", numbers[-1]]["requests/s"]
     return figures
 
 
@@ -438,7 +438,7 @@ def main() -> int:
     with_vllm = has_vllm()
     if not with_vllm and not arguments.smoke:
         needs("vLLM: sparring install vllm (SPARRING_VLLM names another folder)")
-    at_once, rounds, fewest = (2,), 1, 4
+    at_once, rounds, fewest = CONVERSATIONS[:1], 1, 4
     if not arguments.smoke:
         at_once, rounds, fewest = tuple(arguments.conversations), arguments.rounds, FEWEST
     with tempfile.TemporaryDirectory() as folder:
