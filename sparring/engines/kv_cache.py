@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import final
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from sparring.models.allocator import ZeroedMemory
 from sparring.models.llama import LlamaShape
 from sparring.models.token_tree import common_prefix
 
@@ -68,10 +69,16 @@ class KVCache:
         space for the outputs of the frozen layers."""
         self._space = Space(num_tokens, largest=min(max_row_tokens, num_tokens))
         size = (shape.num_kv_heads, self._space.num_tokens, shape.head_dim)
-        self.keys_K_S_D = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
-        self.values_K_S_D = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
-        trunk_size = (1, self._space.num_tokens, shape.hidden_size)
-        self.trunk_1_S_H = _zeros(trunk_size, dtype, device) if has_trunk else None
+        trunk_size = (1, self._space.num_tokens, shape.hidden_size if has_trunk else 0)
+        num_elements = 2 * shape.num_layers * math.prod(size) + math.prod(trunk_size)
+        # The values must be zeros, because attention multiplies masked values by 0, and 0 times garbage may be NaN.
+        self._memory = ZeroedMemory(num_elements * dtype.itemsize) if device.type == "cpu" else None
+        zeros = partial(torch.zeros, dtype=dtype, device=device)
+        if self._memory is not None:
+            zeros = partial(self._memory.take, dtype=dtype)
+        self.keys_K_S_D = [zeros(size) for _ in range(shape.num_layers)]
+        self.values_K_S_D = [zeros(size) for _ in range(shape.num_layers)]
+        self.trunk_1_S_H = zeros(trunk_size) if has_trunk else None
         self.row_tokens = min(max_row_tokens, num_tokens)
         """The longest history that fits into a row."""
         self._keeps_rows = keeps_rows
@@ -158,6 +165,11 @@ class KVCache:
                 is_wanted = row.session_id != session_id
             if not is_wanted and not row.is_busy:
                 self._free(row)
+
+    def return_memory(self) -> None:
+        """Return the memory of the cache to the system if it has no row and is on the CPU."""
+        if self._memory is not None and not self._rows:
+            self._memory.clear()
 
     @property
     def num_bytes(self) -> int:
@@ -254,16 +266,6 @@ class Space:
         # first.
         self.give(offset, capacity)
         return taken[0]
-
-
-def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a tensor of zeros that takes no memory on the CPU until it is written. (`torch.zeros` touches every page.)
-
-    The values must be zeros, because attention multiplies masked values by 0, and 0 times garbage may be NaN.
-    """
-    if device.type != "cpu":
-        return torch.zeros(size, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(size)
 
 
 def _buddy(offset: int, capacity: int) -> int:

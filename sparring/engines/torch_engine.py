@@ -33,6 +33,7 @@ from sparring.engines.logits_cache import Key, LogitsCache
 from sparring.engines.sampling import constrain, draw
 from sparring.engines.turns import RunningTurn, Version
 from sparring.errors import ConstraintError, ContextOverflow, InfrastructureError, PolicyTimeout, SparringError
+from sparring.models.allocator import return_freed_memory
 from sparring.models.policy import Policy
 from sparring.models.streams import own_stream
 from sparring.models.threads import release_threads, releases_threads
@@ -166,6 +167,8 @@ class TorchEngine:
     async def load_weights(self, weights: Weights, version: int) -> None:
         """Use these weights for all turns that start from now on. Running turns keep theirs."""
         fault_point("engine.loading")
+        # The learner's freed activations are in pieces, so the new weights would need as much memory again.
+        await asyncio.to_thread(return_freed_memory)
         loaded = await asyncio.to_thread(self._version, weights, version)
         with self._wake:
             self._current = loaded
@@ -341,6 +344,9 @@ class TorchEngine:
                 self._known.drop()
                 self._drafts.forget()
                 self._is_cache_stale, self._is_trunk_stale = False, True
+                # The learner needs memory next.
+                self._cache.return_memory()
+                return_freed_memory()
         begun = (turn.version for turn in self._running + self._queue)
         versions = (self._current, *self._pins.values(), *self._frozen.values(), *begun)
         used = frozenset(version.fingerprint for version in versions if version is not None)

@@ -101,7 +101,11 @@ def forest_logprobs(
     pass. `trunk` contains outputs of the first layers, which `weights` must not have changed.
     """
     attend = build_attention(
-        weights.shape, [len(one) for one in forest.branches], forest.ancestors, like=weights.final_norm
+        weights.shape,
+        [len(one) for one in forest.branches],
+        forest.ancestors,
+        like=weights.final_norm,
+        checkpointing=checkpointing,
     )
     known_N_H = None if trunk is None else trunk.find(forest.branches, forest.ancestors)
     begin = None if trunk is None or known_N_H is None else (trunk.num_layers, known_N_H)

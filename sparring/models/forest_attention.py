@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from sparring.models.llama import Attend, LlamaShape, Masks, attend_causally
+from sparring.models.recomputed import Recomputed
 from sparring.models.token_tree import Part
 
 Ancestors = tuple[Part, ...]
@@ -28,12 +29,20 @@ LARGEST_HEAD = 256
 """The largest head dimension of FlashAttention-2."""
 
 
-def build_attention(shape: LlamaShape, sizes: Sequence[int], ancestors: Sequence[Ancestors], *, like: Tensor) -> Attend:
+def build_attention(
+    shape: LlamaShape,
+    sizes: Sequence[int],
+    ancestors: Sequence[Ancestors],
+    *,
+    like: Tensor,
+    checkpointing: bool = False,
+) -> Attend:
     """Return the attention function of a tree whose branches have these sizes and ancestors. `like` is a tensor on the
-    device and in the precision of the products."""
+    device and in the precision of the products. `checkpointing` means that the backward pass computes whole layers
+    again."""
     if len(sizes) > 1 and has_kernel(like, shape.head_dim):
         return attend_with_kernel(sizes, ancestors, like.device)
-    return attend_by_branch(shape, sizes, ancestors)
+    return attend_by_branch(shape, sizes, ancestors, checkpointing=checkpointing)
 
 
 def has_kernel(like: Tensor, head_dim: int) -> bool:
@@ -140,8 +149,11 @@ def _arguments(sequences: Sequences) -> tuple[Tensor, Tensor, int, int, float, b
     return *lengths, no_dropout, is_causal
 
 
-def attend_by_branch(shape: LlamaShape, sizes: Sequence[int], ancestors: Sequence[Ancestors]) -> Attend:
-    """Return an attention function that runs one fused operation per branch, over the keys on the branch's path."""
+def attend_by_branch(
+    shape: LlamaShape, sizes: Sequence[int], ancestors: Sequence[Ancestors], *, checkpointing: bool = False
+) -> Attend:
+    """Return an attention function that runs one fused operation per branch, over the keys on the branch's path. The
+    backward pass joins these keys again, so that the copies of shared tokens are not kept."""
     masks: Masks = {}
     # One split cuts the branches at all places where a path leaves them. Its backward pass is one concatenation, while
     # the backward pass of each slice would fill a whole tensor.
@@ -165,8 +177,13 @@ def attend_by_branch(shape: LlamaShape, sizes: Sequence[int], ancestors: Sequenc
         keys, values = k.split(pieces), v.split(pieces)
         outputs = []
         for queries, path in zip(q.split(list(sizes)), paths, strict=True):
-            seen_k, seen_v = (torch.cat([one[piece] for piece in path]) for one in (keys, values))
-            outputs.append(attend_causally(shape, queries, seen_k, seen_v, masks))
+            with Recomputed(is_active=not checkpointing) as recomputed:
+                seen_k, seen_v = (recomputed.apply(_join, *(one[piece] for piece in path)) for one in (keys, values))
+                outputs.append(attend_causally(shape, queries, seen_k, seen_v, masks))
         return torch.cat(outputs)
 
     return attend
+
+
+def _join(*pieces: Tensor) -> Tensor:
+    return torch.cat(pieces)

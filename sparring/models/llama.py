@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from sparring.models.products import Matrix, multiply
+from sparring.models.recomputed import Recomputed
 
 LINEARS = ("qkv", "o", "gate_up", "down")
 """The fused matrices of a layer, in the order they are applied."""
@@ -174,7 +175,9 @@ def forward(
     """Return the final hidden states [N, H], normalized and ready for `lm_head`. `product` computes the matrix
     products.
 
-    With `checkpointing`, the backward pass computes each layer again from its input, so that only the inputs are kept.
+    The backward pass computes norms and activations again, which takes next to no time. With `checkpointing`, it computes
+    each layer again from its input, so that only the inputs are kept.
+    Without it, norms and activations are computed again, which takes next to no time.
     `begin` is the index of the first layer to compute, and its input [N, H]. `on_layer` is called with the index and the
     input of each layer that is computed.
     """
@@ -185,9 +188,12 @@ def forward(
     cos_sin = weights.rotary[positions_N].to(x.dtype)
     cos, sin = cos_sin[:, None, :, 0], cos_sin[:, None, :, 1]
 
-    def run_layer(index: int, x: Tensor) -> Tensor:
+    def normalize(x: Tensor, norm: Tensor) -> Tensor:
+        return F.rms_norm(x, (shape.hidden_size,), norm, shape.rms_eps)
+
+    def run_layer(index: int, x: Tensor, recomputed: Recomputed) -> Tensor:
         layer = weights.layers[index]
-        qkv = product(F.rms_norm(x, (shape.hidden_size,), layer.input_norm, shape.rms_eps), layer.linears["qkv"])
+        qkv = product(recomputed.apply(normalize, x, layer.input_norm), layer.linears["qkv"])
         if layer.qkv_bias is not None:
             qkv = qkv + layer.qkv_bias
         qkv = qkv.view(num_tokens, num_q + 2 * num_k, head_dim)
@@ -199,18 +205,20 @@ def forward(
             rotated = rotate(qkv[:, : num_q + num_k], cos, sin)
         attended = attend(index, rotated[:, :num_q], rotated[:, num_q:], qkv[:, num_q + num_k :])
         x = x + product(attended, layer.linears["o"])
-        gate_up = product(F.rms_norm(x, (shape.hidden_size,), layer.post_norm, shape.rms_eps), layer.linears["gate_up"])
+        gate_up = product(recomputed.apply(normalize, x, layer.post_norm), layer.linears["gate_up"])
         gate, up = gate_up.chunk(2, dim=-1)
-        return x + product(F.silu(gate) * up, layer.linears["down"])
+        gated = recomputed.apply(torch.mul, recomputed.apply(F.silu, gate), up)
+        return x + product(gated, layer.linears["down"])
 
     for index in range(first, len(weights.layers)):
         if on_layer is not None:
             on_layer(index, x)
-        if checkpointing and torch.is_grad_enabled():
-            x = checkpoint(run_layer, index, x, use_reentrant=False, preserve_rng_state=False)
-        else:
-            x = run_layer(index, x)
-    return F.rms_norm(x, (shape.hidden_size,), weights.final_norm, shape.rms_eps)
+        with Recomputed(is_active=not checkpointing) as recomputed:
+            if checkpointing and torch.is_grad_enabled():
+                x = checkpoint(run_layer, index, x, recomputed, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = run_layer(index, x, recomputed)
+    return normalize(x, weights.final_norm)
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

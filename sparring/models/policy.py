@@ -221,6 +221,12 @@ class Policy:
     @torch.no_grad()
     def _hold_base(self) -> LlamaWeights:
         """Return the fused base weights, and make the matrices of the transformers model views of them."""
+        if self.device.type == "cpu":
+            # Fusing copies some of the parameters. As long as others are in a mapped file, the whole file stays in memory.
+            fused = tuple(part for parts in PARTS.values() if len(parts) > 1 for part in parts)
+            for name, parameter in self.base.named_parameters():
+                if not any(f".{part}." in name for part in fused):
+                    parameter.data = parameter.data.clone()
 
         def read(_: str, tensor: Tensor) -> Tensor:
             return tensor.detach().to(self.dtype) if tensor.ndim == 1 else tensor

@@ -20,9 +20,9 @@ SMALLEST_PACKED = 2**19
 """The minimum number of elements of a matrix for which decoding on the CPU reads a packed copy."""
 PROCESS_BYTES = 0.45e9
 """The memory of a process with torch and transformers on the CPU."""
-FRAGMENTATION = 0.14
+FRAGMENTATION = {True: 0.44, False: 0.14}
 """The free memory between activations that glibc cannot use again, as a share of the activations (measured with
-SmolLM2-135M)."""
+SmolLM2-135M). The key states whether short-lived tensors are computed again: they leave gaps between those that are kept."""
 PRODUCT_BUFFERS = 0.6
 """The buffers of the CPU's matrix products, as a share of the output matrix (measured with three vocabulary sizes)."""
 SERVER_BYTES = {True: 3e9, False: 2.2e9}
@@ -59,6 +59,8 @@ class Settings:
     num_servers: int = 1
     num_adapters: int = 1
     """The number of adapters that each server keeps."""
+    returns_cache: bool = False
+    """Whether the engine returns the memory of its cache before the learner takes a step."""
 
     @property
     def tokens(self) -> int:
@@ -78,12 +80,11 @@ class Line:
 
 def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
     """Return the items of the peak memory. The peak is reached during a learner step, while the engine or the servers keep
-    their weights and cache."""
-    samplers = {"engine": _engine_lines, "servers": _server_lines, "elsewhere": lambda shape, settings: ()}
-    trained = trained_parameters(shape, settings)
-    activations = activation_bytes(shape, settings)
+    their weights and cache. If the engine returns its cache first, the items are those of sampling or of the learner step,
+    whichever takes more."""
     joins_factors = settings.sampler == "engine" and not settings.is_merged and settings.lora_rank is not None
-    lines = (
+    trained = trained_parameters(shape, settings)
+    weights = (
         Line(name="weights", bytes=shape.parameters * settings.base_bytes, key="model.name"),
         # In fp32: the trained numbers, a copy of their initial values, and a copy of the version that the engine
         # samples with. An engine that does not merge the adapter joins its factors, in the precision of the products
@@ -95,26 +96,49 @@ def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
         ),
         # In fp32: the gradient and the two moments of AdamW.
         Line(name="gradients and optimizer", bytes=12 * trained, key="model.lora_rank"),
-        *samplers[settings.sampler](shape, settings),
-        Line(name="activations", bytes=activations, key="optimizer.max_tokens_per_microbatch"),
-        Line(name="logits", bytes=_logit_bytes(shape, settings), key="optimizer.max_tokens_per_microbatch"),
+        *(_engine_weights(shape, settings) if settings.sampler == "engine" else ()),
     )
-    process = () if settings.is_cuda else _process_lines(shape, settings, activations)
-    return tuple(line for line in (*lines, *process) if line.bytes)
+    sampling = {"engine": _cache_lines, "servers": _server_lines, "elsewhere": lambda shape, settings: ()}
+    cache, step = sampling[settings.sampler](shape, settings), _step_lines(shape, settings)
+    if settings.returns_cache:
+        cache, step = (cache, ()) if _sum(cache) > _sum(step) else ((), step)
+    process = () if settings.is_cuda else (_process_line(shape, settings),)
+    return tuple(line for line in (*weights, *cache, *step, *process) if line.bytes)
 
 
-def _engine_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
-    """Return what the engine in the learner's process needs besides the base model."""
-    cache = cache_bytes(shape, settings, settings.compute_bytes)
+def _sum(lines: tuple[Line, ...]) -> float:
+    return sum(line.bytes for line in lines)
+
+
+def _step_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
+    """Return what a learner step needs besides the weights."""
+    activations, key = activation_bytes(shape, settings), "optimizer.max_tokens_per_microbatch"
+    fragmentation = 0.0 if settings.is_cuda else FRAGMENTATION[_computes_again(shape, settings)] * activations
+    return (
+        Line(name="activations", bytes=activations, key=key),
+        Line(name="logits", bytes=_logit_bytes(shape, settings), key=key),
+        Line(name="fragmentation", bytes=fragmentation, key=key),
+    )
+
+
+def _engine_weights(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
+    """Return what the engine in the learner's process always needs besides the base model."""
     return (
         Line(name="weights of the engine", bytes=_copies_bytes(shape, settings), key="model.lora_merged"),
+        Line(name="outputs of frozen layers", bytes=_trunk_bytes(shape, settings), key="model.lora_layers"),
+    )
+
+
+def _cache_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
+    """Return what the engine in the learner's process needs for sampling."""
+    cache = cache_bytes(shape, settings, settings.compute_bytes)
+    return (
         Line(name="KV cache", bytes=cache, key="engine.kv_cache_tokens"),
         Line(
             name="logits of recent histories",
             bytes=max(LEAST_HISTORY_BYTES, cache / HISTORY_DIVISOR),
             key="engine.kv_cache_tokens",
         ),
-        Line(name="outputs of frozen layers", bytes=_trunk_bytes(shape, settings), key="model.lora_layers"),
     )
 
 
@@ -151,13 +175,10 @@ def fill_cache(shape: ModelShape, settings: Settings, memory_bytes: float) -> Se
     return replace(settings, kv_cache_tokens=max(tokens, min(most, tokens + int(free / per_token))))
 
 
-def _process_lines(shape: ModelShape, settings: Settings, activations: float) -> tuple[Line, ...]:
+def _process_line(shape: ModelShape, settings: Settings) -> Line:
     """Return what a process on the CPU needs besides its tensors. On a GPU, the share that a plan leaves free covers it."""
     buffers = PRODUCT_BUFFERS * shape.vocab_size * shape.hidden_size * settings.compute_bytes
-    return (
-        Line(name="fragmentation", bytes=FRAGMENTATION * activations, key="optimizer.max_tokens_per_microbatch"),
-        Line(name="process", bytes=PROCESS_BYTES + buffers, key="run.num_threads"),
-    )
+    return Line(name="process", bytes=PROCESS_BYTES + buffers, key="run.num_threads")
 
 
 def trained_parameters(shape: ModelShape, settings: Settings) -> int:
@@ -170,12 +191,12 @@ def trained_parameters(shape: ModelShape, settings: Settings) -> int:
     return shape.adapter_parameters(settings.lora_rank, settings.lora_targets or usual, settings.lora_layers)
 
 
-def saved_per_token(layer: LayerShape, hidden: int) -> int:
+def saved_per_token(layer: LayerShape, hidden: int, *, keeps_all: bool) -> int:
     """Return how many numbers per token one layer keeps for its backward pass.
 
     These are the inputs of both norms and of the four products; queries, keys and values before and after the rotation;
     the output of attention; and gate, up, their product and the activation. Each active expert keeps its own set of
-    numbers.
+    numbers. Without `keeps_all`, the outputs of the norms, the activation and the product are not kept.
     """
     rows = sum(shape[0] for name, shape in layer.attention.items() if name in ("q_proj", "k_proj", "v_proj"))
     if not layer.kv_width:  # a recurrent layer keeps the inputs and outputs of its mixing instead
@@ -183,33 +204,33 @@ def saved_per_token(layer: LayerShape, hidden: int) -> int:
         return 4 * hidden + 3 * rows + 4 * layer.active_experts * _intermediate(layer)
     attended = layer.attention["o_proj"][1]
     rotated = attended + layer.kv_width // 2
-    return 4 * hidden + rows + rotated + 2 * attended + 4 * layer.active_experts * _intermediate(layer)
+    norms, gates = (4, 4) if keeps_all else (2, 2)
+    return norms * hidden + rows + rotated + 2 * attended + gates * layer.active_experts * _intermediate(layer)
 
 
 def activation_bytes(shape: ModelShape, settings: Settings) -> float:
     """Return the bytes that the forward pass of one microbatch keeps, including the gradients of one layer.
 
-    With checkpointing, each layer keeps only its input, and one layer at a time is recomputed.
+    With checkpointing, each layer keeps only its input, and one layer at a time is recomputed. If only the last layers are
+    adapted, each kind of layer gets its proportional share of them.
     """
     hidden = shape.hidden_size
-    largest = max(saved_per_token(layer, hidden) for layer in shape.layers)
+    saved = [saved_per_token(layer, hidden, keeps_all=not _computes_again(shape, settings)) for layer in shape.layers]
     # The gradients of one layer's MLP are the largest of the backward pass.
     gradients = max(3 * layer.active_experts * _intermediate(layer) for layer in shape.layers) + 2 * hidden
     if settings.checkpointing:
-        kept = _trained_layers(shape, settings) * hidden + largest
+        kept = _trained_layers(shape, settings) * hidden + max(saved)
     else:
-        kept = sum(count * saved_per_token(layer, hidden) for layer, count in _layers_with_gradient(shape, settings))
+        share = _trained_layers(shape, settings) / shape.num_layers
+        kept = share * sum(layer.count * numbers for layer, numbers in zip(shape.layers, saved, strict=True))
     ends = 3 * hidden  # the embedding, the last norm's output, and the rows from which tokens are predicted
     return float(settings.tokens * settings.compute_bytes * (kept + gradients + ends))
 
 
-def _layers_with_gradient(shape: ModelShape, settings: Settings) -> list[tuple[LayerShape, float]]:
-    """Return each kind of layer with the number of its layers that a gradient passes through.
-
-    If only the last layers are adapted, each kind gets its proportional share of them.
-    """
-    share = _trained_layers(shape, settings) / shape.num_layers
-    return [(layer, layer.count * share) for layer in shape.layers]
+def _computes_again(shape: ModelShape, settings: Settings) -> bool:
+    """Return whether the backward pass computes norms and activations again. With checkpointing, it computes whole layers
+    again instead, one at a time, and keeps everything in this layer."""
+    return shape.is_lean and not settings.checkpointing
 
 
 def _trained_layers(shape: ModelShape, settings: Settings) -> int:

@@ -166,6 +166,12 @@ def settings_of(config: Config, device: Device) -> Settings:
         sampler=sampler,
         num_servers=config.engine.num_servers,
         num_adapters=config.num_adapters,
+        returns_cache=(
+            not device.is_cuda
+            and sampler == "engine"
+            and config.runs_in_rounds
+            and config.rollout.max_steps_off_policy == 0
+        ),
     )
 
 

@@ -102,7 +102,6 @@ _DENSE: tuple[tuple[str, float, int, bool, _Sizes], ...] = (
     ("mistralai/Mistral-7B-Instruct-v0.2", 7.24e9, 32000, False, (4096, 32, 14336, 32, 8, 128)),
     ("mistralai/Mistral-7B-Instruct-v0.3", 7.25e9, 32768, False, (4096, 32, 14336, 32, 8, 128)),
     ("mistralai/Mistral-Nemo-Instruct-2407", 12.2e9, 131072, False, (5120, 40, 14336, 32, 8, 128)),
-    ("HuggingFaceTB/SmolLM3-3B", 3.08e9, 128256, True, (2048, 36, 11008, 16, 4, 128)),
     ("HuggingFaceTB/SmolLM2-135M-Instruct", 134.5e6, 49152, True, (576, 30, 1536, 9, 3, 64)),
     ("HuggingFaceTB/SmolLM2-360M-Instruct", 362e6, 49152, True, (960, 32, 2560, 15, 5, 64)),
     ("HuggingFaceTB/SmolLM2-1.7B-Instruct", 1.71e9, 49152, True, (2048, 24, 8192, 32, 32, 64)),
@@ -119,7 +118,20 @@ _GEMMA_3: tuple[tuple[str, float, int, int, _Sizes], ...] = (
 """Repository, parameters without those for images, vocabulary, attention window of five of every six layers, and
 sizes."""
 
+_SMOLLM_3 = {
+    "model_type": "smollm3",
+    "hidden_size": 2048,
+    "num_hidden_layers": 36,
+    "intermediate_size": 11008,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "vocab_size": 128256,
+    "tie_word_embeddings": True,
+}
+
 _OTHERS: tuple[tuple[str, float, Mapping[str, Any]], ...] = (
+    ("HuggingFaceTB/SmolLM3-3B", 3.08e9, _SMOLLM_3),
     ("Qwen/Qwen3-30B-A3B", 30.5e9, _QWEN_MOE),
     ("Qwen/Qwen3-235B-A22B", 235e9, _QWEN_MOE_LARGE),
     ("openai/gpt-oss-20b", 20.9e9, _GPT_OSS),

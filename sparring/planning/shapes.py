@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparring.errors import UsageError
+from sparring.models.architectures.families import FAMILIES
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
+LEAN_TYPES = frozenset(kind for family in FAMILIES if family.forward == "lean" for kind in family.model_types)
+"""The model types that Sparring's own forward pass computes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,8 @@ class ModelShape:
     layers: tuple[LayerShape, ...]
     is_tied: bool = False
     """Whether the output matrix is the embedding."""
+    is_lean: bool = False
+    """Whether Sparring's own forward pass computes the model, which keeps less memory for the backward pass."""
     source: str = ""
     published_parameters: float | None = field(default=None, compare=False)
 
@@ -139,12 +144,14 @@ def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
             "states them, or a published model in docs/planning.md."
         ) from error
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))
+    is_plain = layers == (dense,) and experts == 1 and not text.get("attn_output_gate")
     return ModelShape(
         name=name,
         hidden_size=hidden,
         vocab_size=vocabulary,
         layers=layers,
         is_tied=bool(tied),
+        is_lean=is_plain and text.get("model_type", "llama") in LEAN_TYPES,
         source=f"config.json of {name}",
     )
 

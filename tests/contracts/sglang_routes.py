@@ -54,6 +54,8 @@ class SGLangRoutes:
         self.unloaded: list[str] = []
         self.faults: dict[str, Any] = dict(faults or {})
         self.num_turns = 0
+        self.num_requests = 0
+        """The requests for turns and scores so far, also of turns that have not begun."""
         self.app = Starlette(
             routes=[
                 Route("/health", lambda request: Response()),
@@ -112,6 +114,7 @@ class SGLangRoutes:
             if body.get("stream"):
                 return Response(f"{_event({'error': error})}data: [DONE]\n\n", media_type="text/event-stream")
             return JSONResponse({"error": {"message": refusal}}, 400)
+        self.num_requests += 1
         await asyncio.sleep(self.faults.get("seconds", 0.0))
         if body.get("token_ids_logprob"):
             return JSONResponse(await self._score(body))

@@ -54,6 +54,17 @@ def test_the_next_turn_of_a_session_finds_its_own_row() -> None:
     assert first.token_ids == [1, 2, 3]
 
 
+def test_memory_is_returned_only_without_rows() -> None:
+    cache = make()
+    row = played(cache, "a", [1, 2, 3])
+    cache.return_memory()
+    assert keys(cache, row) == [1, 2, 3]
+    cache.drop()
+    cache.return_memory()
+    assert not cache.keys_K_S_D[0].any()
+    assert keys(cache, played(cache, "a", [4, 5])) == [4, 5]
+
+
 def test_conversations_of_one_session_each_keep_their_row() -> None:
     # As two policies of an episode, with the same weights and nothing in common but how every prompt begins.
     cache = make()

@@ -10,7 +10,7 @@ import pytest
 
 from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import PolicyTimeout
-from tests.engines.playing import Gate, assert_parity, play, request, some_ids
+from tests.engines.playing import Gate, assert_parity, play, request, some_ids, until
 
 Shown = list[tuple[tuple[int, ...], tuple[float, ...], int]]
 """What a session was answered: ids, log-probabilities, tokens computed."""
@@ -63,6 +63,20 @@ def test_rounds_are_equal_bit_for_bit_whatever_the_arrival() -> None:
     assert {i: len(turns) for i, turns in first.items()} == {i: 1 + i % 3 for i in range(8)}
     assert wave(random.Random(1)) == first
     assert wave(random.Random(2)) == first
+
+
+def test_the_memory_of_the_cache_is_returned_when_the_last_session_ends() -> None:
+    async def scenario(engine: TorchEngine) -> list[bool]:
+        cache, seen = engine._cache, list[bool]()
+        for number in range(2):
+            engine.open_session(f"s{number}")
+            await engine.sample(request(f"s{number}", some_ids(80, 40)))
+            seen.append(bool(cache.keys_K_S_D[0].any()))
+            engine.close_session(f"s{number}")
+            await until(lambda: not cache.keys_K_S_D[0].any())
+        return seen
+
+    assert play(scenario, deterministic=True) == [True, True]
 
 
 def test_what_was_played_before_the_open_sessions_leaves_no_trace() -> None:

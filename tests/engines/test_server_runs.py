@@ -61,6 +61,11 @@ def sglang_servers() -> Iterator[list[str]]:
         is_ready.set()
         while servers[0].num_turns < NUM_TURNS and not ended.is_set():  # noqa: ASYNC110 - the count has no event
             await asyncio.sleep(0.05)
+        # It stops while it holds a turn.
+        servers[0].faults["seconds"] = 60.0
+        num_before = servers[0].num_requests
+        while servers[0].num_requests == num_before and not ended.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
         await listeners[0].stop()
         await ended.wait()
         await listeners[1].stop()

@@ -90,16 +90,45 @@ def test_the_lines_of_a_tiny_model_by_hand() -> None:
     assert merged["adapter and its versions"] == 12 * 2 * 384
     assert lines["gradients and optimizer"] == 12 * 2 * 384
     assert lines["KV cache"] == 100 * 2 * (4 + 4) * 2
-    saved = 4 * 8 + 4 * 8 + 3 * 4 + 4 * 16
+    # The inputs of both norms, gate and up, and around attention 4 times its queries and 3 times its keys.
+    saved = 2 * 8 + 4 * 8 + 3 * 4 + 2 * 16
     assert lines["activations"] == 10 * 2 * (2 * saved + 3 * 16 + 5 * 8)
-    assert activation_bytes(shape, settings(checkpointing=True)) == 10 * 2 * (2 * 8 + saved + 3 * 16 + 5 * 8)
+    # The library's forward pass keeps the outputs of both norms, the activation and the product as well.
+    everything = saved + 2 * 8 + 2 * 16
+    other = shape_from_config("other", {**TINY, "model_type": "gemma3_text"})
+    assert activation_bytes(other, settings()) == 10 * 2 * (2 * everything + 3 * 16 + 5 * 8)
+    for one in (shape, other):
+        assert activation_bytes(one, settings(checkpointing=True)) == 10 * 2 * (2 * 8 + everything + 3 * 16 + 5 * 8)
     assert lines["logits"] == 4 * 10 * 10
     assert "fragmentation" not in lines
     on_the_cpu = {line.name: line.bytes for line in memory_lines(shape, settings(is_cuda=False))}
-    assert on_the_cpu["fragmentation"] == pytest.approx(0.14 * lines["activations"])
+    assert on_the_cpu["fragmentation"] == pytest.approx(0.44 * lines["activations"])
     # A base in fp32 for products in bf16: the converted half of a chunk and one chunk.
     converted = {line.name: line.bytes for line in memory_lines(shape, settings(base_bytes=4))}
     assert converted["logits"] == 1.5 * 4 * 10 * 10
+
+
+def test_an_engine_that_returns_its_cache_needs_it_only_for_sampling() -> None:
+    shape = shape_from_config("tiny", TINY)
+
+    def names(**changes: object) -> set[str]:
+        return {line.name for line in memory_lines(shape, settings(is_cuda=False, returns_cache=True, **changes))}
+
+    sampling, step = {"KV cache", "logits of recent histories"}, {"activations", "logits", "fragmentation"}
+    assert names() & (sampling | step) == sampling  # the logits take at least 64 MiB
+    assert names(microbatch_tokens=10**6) & (sampling | step) == step
+    assert names() - sampling == names(microbatch_tokens=10**6) - step
+    cpu = Device(name="cpu", memory_bytes=24e9, flops=1e11, bandwidth=1e10, is_cuda=False, is_calibrated=True)
+    returning = {
+        overrides: make_plan(recipe(*overrides), shape, device).asked.returns_cache
+        for device, overrides in (
+            (cpu, ("rollout.max_steps_off_policy=0",)),
+            (cpu, ("rollout.max_steps_off_policy=0", "engine.deterministic=false")),
+            (cpu, ("rollout.max_steps_off_policy=1",)),
+            (GPUS["H100"], ("rollout.max_steps_off_policy=0", "model.device=cuda")),
+        )
+    }
+    assert list(returning.values()) == [True, False, False, False]
 
 
 def test_the_engine_s_logits_and_the_outputs_of_frozen_layers_by_hand() -> None:
@@ -143,7 +172,7 @@ def test_servers_on_the_learner_s_gpu_get_the_memory_that_it_leaves() -> None:
     assert cache == 8 * 4096 * layer.count * layer.kv_width * 2
     # A larger model leaves room for fewer tokens, and all of the memory is used.
     many = recipe("engine.type=vllm", "model.max_sequence_length=4096", "engine.max_running=64")
-    full = make_plan(many, PUBLISHED["qwen3-8b"], GPUS["H100"])
+    full = make_plan(many, PUBLISHED["qwen3-14b"], GPUS["H100"])
     assert full.asked.checkpointing
     assert full.total_bytes == pytest.approx(72e9, rel=1e-4)
     refused = make_plan(config, PUBLISHED["qwen3-32b"], GPUS["H100"])
@@ -201,7 +230,7 @@ def test_what_does_not_fit_is_refused_with_the_largest_line_and_what_fits() -> N
         "optimizer.max_tokens_per_microbatch=16384",
         "optimizer.activation_checkpointing=false",
     )
-    plan = make_plan(config, PUBLISHED["qwen3-8b"], GPUS["H100"])
+    plan = make_plan(config, PUBLISHED["qwen3-14b"], GPUS["H100"])
     assert not plan.fits
     refusal = plan.refusal()
     assert refusal is not None

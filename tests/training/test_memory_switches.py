@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from sparring.errors import ConfigError
 from sparring.models import llama, products
 from sparring.models.forest import forest_logprobs, layout
 from sparring.models.policy import LoraSettings, Policy
+from sparring.models.recomputed import Recomputed
 from sparring.training.learner import TorchLearner
 from sparring.training.sequences import build_demonstration_batch, expand_batch
 from sparring.types import TokenSegment, TrainingBatch, TrainingSequence
@@ -99,14 +102,30 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 @contextmanager
 def saved_tensors() -> Iterator[list[torch.Tensor]]:
-    """Collect what autograd keeps for the backward pass."""
+    """Collect what autograd keeps for the backward pass, also in place of what it computes again."""
     kept: list[torch.Tensor] = []
+    pack = Recomputed._pack
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         kept.append(tensor)
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    def keep_inputs(packed: Any) -> None:
+        if isinstance(packed, torch.Tensor):
+            kept.append(packed)
+        else:
+            for one in packed.inputs:
+                keep_inputs(one)
+
+    def pack_and_keep(recomputed: Recomputed, tensor: torch.Tensor) -> Any:
+        packed = pack(recomputed, tensor)
+        keep_inputs(packed)
+        return packed
+
+    with (
+        patch.object(Recomputed, "_pack", pack_and_keep),
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one),
+    ):
         yield kept
 
 
@@ -196,7 +215,26 @@ def test_checkpointing_keeps_a_fraction_of_the_activations() -> None:
         with saved_tensors() as kept:
             forest_logprobs(policy.differentiable(), layout(BATCH.segments), checkpointing=checkpointing)
         sizes.append(sum({one.data_ptr(): one.numel() for one in kept}.values()))
-    assert sizes[1] < sizes[0] / 3
+    assert sizes[1] < sizes[0] / 2
+
+
+def test_norms_activations_and_the_keys_of_shared_tokens_are_not_kept() -> None:
+    policy = make_policy()
+    base = policy.base_weights()
+    forest = layout([segment(None, 60, start=3, trained=False), *(segment(0, 4, start=start) for start in range(20))])
+    with saved_tensors() as kept:
+        forest_logprobs(policy.differentiable(), forest)
+    num_tokens = len(forest.ids_N)
+    ignored = {one.untyped_storage().data_ptr() for one in policy.module.parameters()}
+    sizes = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() // 4 for one in kept}
+    total = sum(size for place, size in sizes.items() if place not in ignored)
+    hidden, heads, kv_heads = base.shape.hidden_size, base.shape.num_heads, base.shape.num_kv_heads
+    width = policy.base.config.intermediate_size
+    queries, keys = heads * base.shape.head_dim, kv_heads * base.shape.head_dim
+    # Both inputs of norms, q, k and v, rotated q and k, q and the output by head, the input of o, gate and up, 7 factors.
+    layer = 2 * hidden + (queries + 2 * keys) + (queries + keys) + 3 * queries + 2 * width + 7 * 3
+    # The last norm, its derivative, the rotation, and the sums of attention.
+    assert total <= num_tokens * (base.shape.num_layers * (layer + 2 * heads) + 4 * hidden)
 
 
 def test_the_fingerprint_of_a_base_is_the_same_in_either_precision() -> None:
