@@ -31,7 +31,7 @@ MIN_SHARING_ROWS, MIN_SHARED_PROMPT = 16, 64
 """The minimum number of rows, and the minimum length of a common prefix in tokens, for which attention over the prefix
 is computed jointly."""
 
-MAX_DECODED_TOKENS = {"cpu": 16, "cuda": 64}
+MAX_DECODED_TOKENS = {"cpu": 32, "cuda": 64}
 """Up to this number of tokens, a decoding pass takes hardly longer than for a few tokens, because reading the weights
 takes most of the time."""
 ALIGNMENT = 64

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-NUM_EQUAL = 4
+NUM_EQUAL = 3
 """A continuation is used as a draft if this number of tokens before it is equal."""
 LEAST_LOGPROB = -0.1
 """A draft ends before a token that was sampled with less than this log-probability, since it would often be wrong."""

@@ -206,9 +206,7 @@ def forward(
         attended = attend(index, rotated[:, :num_q], rotated[:, num_q:], qkv[:, num_q + num_k :])
         x = x + product(attended, layer.linears["o"])
         gate_up = product(recomputed.apply(normalize, x, layer.post_norm), layer.linears["gate_up"])
-        gate, up = gate_up.chunk(2, dim=-1)
-        gated = recomputed.apply(torch.mul, recomputed.apply(F.silu, gate), up)
-        return x + product(gated, layer.linears["down"])
+        return x + product(recomputed.apply(activate, gate_up), layer.linears["down"])
 
     for index in range(first, len(weights.layers)):
         if on_layer is not None:
@@ -223,8 +221,58 @@ def forward(
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Apply the rotary embedding in the half-split layout: heads [N, heads, D], cos and sin [N, 1, D/2] (arXiv:2104.09864)."""
+    return Rotation.apply(heads, cos, sin) if torch.is_grad_enabled() else _rotate(heads, cos, sin)
+
+
+def activate(gate_up: Tensor) -> Tensor:
+    """Return silu(gate) * up: gate_up [N, 2 I] -> [N, I]."""
+    if torch.is_grad_enabled():
+        return GatedActivation.apply(gate_up)
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
+
+
+class Rotation(torch.autograd.Function):
+    """Rotate pairs of numbers. The gradient is rotated back, with half as many operations as one by one."""
+
+    @staticmethod
+    def forward(ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _rotate(heads, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        cos, sin = ctx.saved_tensors
+        return _rotate(gradients[0], cos, -sin), None, None
+
+
+class GatedActivation(torch.autograd.Function):
+    """Compute silu(gate) * up. Both gradients are written into one tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate_up)
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (gate_up,) = ctx.saved_tensors
+        gate, up = gate_up.chunk(2, dim=-1)
+        to_both = torch.empty_like(gate_up)
+        to_gate, to_up = to_both.chunk(2, dim=-1)
+        to_gate.copy_(torch.ops.aten.silu_backward(gradients[0] * up, gate))
+        torch.mul(gradients[0], F.silu(gate), out=to_up)
+        return to_both
+
+
+def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = heads.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    rotated = heads.new_empty(heads.shape)
+    to_first, to_second = rotated.chunk(2, dim=-1)
+    torch.mul(first, cos, out=to_first).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=to_second).addcmul_(first, sin)
+    return rotated
 
 
 def attend_causally(shape: LlamaShape, q: Tensor, k: Tensor, v: Tensor, masks: Masks) -> Tensor:

@@ -40,9 +40,13 @@ class FrozenHeadLogprobs(torch.autograd.Function):
         dtype = hidden_M_H.dtype
         logit_bytes = LOGIT_BYTES if head_V_H.dtype == dtype else MIXED_LOGIT_BYTES
         step = max(1, logit_bytes // (4 * head_V_H.shape[0]))
+        # One block of memory for all chunks: freed blocks of this size cannot always be used again.
+        buffer = None if is_exact(hidden_M_H) else hidden_M_H.new_empty(min(step, len(targets_M)), len(head_V_H))
         for start in range(0, len(targets_M), step):
-            part = slice(start, start + step)
-            scores = compute_logits(hidden_M_H[part], head_V_H)
+            part = slice(start, min(start + step, len(targets_M)))
+            scores = compute_logits(
+                hidden_M_H[part], head_V_H, None if buffer is None else buffer[: part.stop - part.start]
+            )
             scores /= temperatures_M[part, None]
             highest = scores.amax(dim=-1)
             chosen = scores.gather(1, targets_M[part, None])[:, 0] - highest

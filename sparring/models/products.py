@@ -65,11 +65,12 @@ def multiply(inputs_N_I: Tensor, matrix_O_I: Matrix) -> Tensor:
     return MixedProduct.apply(inputs_N_I, matrix_O_I)
 
 
-def project(inputs_N_I: Tensor, matrix_O_I: Tensor) -> Tensor:
-    """Return x W^T [N, O], computed block by block if the precisions differ. The result is not differentiable."""
+def project(inputs_N_I: Tensor, matrix_O_I: Tensor, out_N_O: Tensor | None = None) -> Tensor:
+    """Return x W^T [N, O], computed block by block if the precisions differ, in `out_N_O` if it is given. The result is not
+    differentiable."""
     if matrix_O_I.dtype == inputs_N_I.dtype:
-        return F.linear(inputs_N_I, matrix_O_I)
-    outputs_N_O = inputs_N_I.new_empty(len(inputs_N_I), len(matrix_O_I))
+        return F.linear(inputs_N_I, matrix_O_I) if out_N_O is None else torch.mm(inputs_N_I, matrix_O_I.T, out=out_N_O)
+    outputs_N_O = inputs_N_I.new_empty(len(inputs_N_I), len(matrix_O_I)) if out_N_O is None else out_N_O
     for rows in _blocks(matrix_O_I):
         torch.mm(inputs_N_I, matrix_O_I[rows].to(inputs_N_I.dtype).T, out=outputs_N_O[:, rows])
     return outputs_N_O
@@ -85,10 +86,12 @@ def project_back(gradient_N_O: Tensor, matrix_O_I: Tensor) -> Tensor:
     return inputs_N_I
 
 
-def compute_logits(hidden_N_I: Tensor, matrix_O_I: Tensor) -> Tensor:
-    """Return x W^T [N, O] in fp32. On `EXACT_DEVICES`, it is never rounded to bf16. The result is not
-    differentiable."""
-    return multiply_in_fp32(hidden_N_I, matrix_O_I) if is_exact(hidden_N_I) else project(hidden_N_I, matrix_O_I).float()
+def compute_logits(hidden_N_I: Tensor, matrix_O_I: Tensor, buffer_N_O: Tensor | None = None) -> Tensor:
+    """Return x W^T [N, O] in fp32. On `EXACT_DEVICES`, it is never rounded to bf16. The result is not differentiable, and
+    may be in `buffer_N_O`, whose precision is that of the hidden states."""
+    if is_exact(hidden_N_I):
+        return multiply_in_fp32(hidden_N_I, matrix_O_I)
+    return project(hidden_N_I, matrix_O_I, buffer_N_O).float()
 
 
 def is_exact(hidden: Tensor) -> bool:

@@ -37,8 +37,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def lean_policy(*, lora: bool, precision: str = "fp32", base_precision: str | None = None) -> Policy:
-    torch.manual_seed(0)
+def lean_policy(*, lora: bool, precision: str = "fp32", base_precision: str | None = None, seed: int = 0) -> Policy:
+    torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=50,
         hidden_size=16,
@@ -132,12 +132,16 @@ def test_exact_logits_have_the_gradients_of_a_product_in_bf16() -> None:
 
 @pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])
 def test_exact_logits_bring_the_learner_nearer_to_fp32(lora: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The base is exact in bf16, so that only the computation differs.
-    exact = learn(lean_policy(lora=lora))[0]
-    rounded = learn(lean_policy(lora=lora, precision="bf16"))[0]
+    # The base is exact in bf16, so that only the computation differs. The hidden states are rounded as well, so one model is
+    # not enough.
+    def errors(precision: str) -> torch.Tensor:
+        found = [learn(lean_policy(lora=lora, precision=precision, seed=seed))[0] for seed in range(20)]
+        return (torch.stack(found) - exact).abs().mean()
+
+    exact = torch.stack([learn(lean_policy(lora=lora, seed=seed))[0] for seed in range(20)])
+    rounded = errors("bf16")
     monkeypatch.setattr(products, "EXACT_DEVICES", {"cpu"})
-    nearer = learn(lean_policy(lora=lora, precision="bf16"))[0]
-    assert (nearer - exact).abs().mean() < (rounded - exact).abs().mean()
+    assert errors("bf16") < rounded
 
 
 @pytest.fixture(scope="module", params=[family.name for family in FAMILIES if family.forward == "transformers"])

@@ -1,4 +1,4 @@
-"""A tool that takes as long as real tools do, and a policy that needs next to no computation.
+"""A tool that takes as long as real tools do, and policies that need some or next to no computation.
 
 user       find b 3
 assistant  get(key="b")      tool  f 2
@@ -87,6 +87,12 @@ def demonstrations(num: int = 2048, seed: int = 0) -> list[list[Message]]:
 
 
 def build(seed: int) -> tuple[Any, Any]:
+    """Return a model whose training takes about a third as long as the slowest episode of a batch."""
+    return small_model(seed, _texts(), width=256, layers=4, max_token_length=8)
+
+
+def build_small(seed: int) -> tuple[Any, Any]:
+    """Return a model whose training takes next to no time."""
     return small_model(seed, _texts(), width=64, layers=2, max_token_length=8)
 
 
