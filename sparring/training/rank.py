@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
 
@@ -16,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-import sparring
 from sparring.errors import DataError, ServiceError
 from sparring.protocols import LossConfig
 from sparring.runtime.cancellable import Cancelled
@@ -110,7 +110,7 @@ class RankLearner:
 
     def identify(self) -> str:
         """Return a text that is equal for ranks that may train together."""
-        return f"Sparring {sparring.__version__}, {self._learner.identify()}"
+        return f"Sparring {version('sparring')}, {self._learner.identify()}"
 
     def logprobs(self, batch: TrainingBatch) -> list[float]:
         return self._learner.logprobs(batch)
@@ -157,7 +157,7 @@ class RankGroup:
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, *, device: torch.device) -> None:
         self._rank, self._size = rank, size
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        dist.init_process_group(backend, None, timeout, size, rank, store)
 
     def add_up(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all ranks. The ranks get the same numbers, bit for bit."""

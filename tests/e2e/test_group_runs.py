@@ -30,6 +30,8 @@ SETTINGS = (
     "evaluation.val_num_tasks=2",
     "evaluation.allow_zero_baseline=true",
     "run.num_threads=1",
+    # Every step learns from nearly all episodes.
+    "reward.reward=environment:shuffled_reward",
 )
 
 
