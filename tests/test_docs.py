@@ -108,6 +108,7 @@ def emitted() -> list[re.Pattern[str]]:
         "metering/prices",
         "rollouts/curriculum",
         "training/learner",
+        "training/group",
         "training/handshake",
         "training/distillation",
         "evaluation/metrics",

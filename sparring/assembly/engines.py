@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -15,11 +16,14 @@ from sparring.config import Config, key_from
 from sparring.errors import ServiceError
 from sparring.models.description import ModelDescription, find_folder, read_description
 from sparring.protocols import Engine, Learner
+from sparring.run_folders.recipe_files import RUN_RECIPE
 from sparring.types import EngineCapabilities, Weights
 
 if TYPE_CHECKING:
     from sparring.engines.servers.processes import LocalServers
     from sparring.models.policy import Policy
+    from sparring.training.learner import TorchLearner
+    from sparring.training.local_ranks import LocalRanks
 
 Announce: TypeAlias = Callable[[str], object]
 """A function that shows a line to the user. The line must not be written to files."""
@@ -165,7 +169,7 @@ def describe_remote(config: Config) -> tuple[ModelDescription, Weights] | None:
     return description, remote.weights
 
 
-def build_learner(config: Config, policy: Policy, algorithm: Algorithm) -> Learner:
+def build_learner(config: Config, policy: Policy, algorithm: Algorithm) -> TorchLearner:
     """Return the learner of the model in this process, with the recipe's loss."""
     from sparring.algorithms.losses import LOSSES
     from sparring.planning.gate import needs_checkpointing
@@ -201,6 +205,53 @@ def connect_learner(config: Config, weights: Weights) -> Learner:
         learner.close()
         raise
     return learner
+
+
+def connect_group(config: Config, weights: Weights, servers: ServerOptions) -> Learner:
+    """Return the recipe's group of learners, which starts with these weights and a new optimizer. Its ranks are started on this
+    machine unless the recipe names running ones. Raises the errors of `connect_learner`."""
+    from sparring.training.group import GroupLearner
+
+    section = config.learner
+    local = None if section.base_urls else _start_ranks(config, servers)
+    learner = GroupLearner(
+        section.base_urls if local is None else local.urls,
+        api_key=key_from(section.api_key_env) if local is None else local.api_key,
+        min_ranks=section.min_ranks,
+        rank_seconds=section.rank_timeout,
+        processes=local,
+    )
+    try:
+        learner.load_weights(weights)
+    except BaseException:
+        learner.close()
+        raise
+    return learner
+
+
+def _start_ranks(config: Config, servers: ServerOptions) -> LocalRanks:
+    from sparring.runtime.server_process import list_gpus
+    from sparring.training.local_ranks import LocalRanks
+
+    if servers.folder is None:
+        raise ServiceError("the ranks of a learner are started only for a run, which has a folder.")
+    is_cuda = config.model.device.startswith("cuda")
+    threads = config.run.num_threads or max(1, (os.cpu_count() or 1) // config.learner.num_ranks)
+    run = servers.folder.parent
+    return LocalRanks(
+        run / RUN_RECIPE,
+        [
+            "learner.type=here",
+            f"run.num_threads={threads}",
+            f"model.device={'cuda' if is_cuda else config.model.device}",
+            f"optimizer.max_tokens_per_microbatch={config.optimizer.max_tokens_per_microbatch}",
+            f"optimizer.activation_checkpointing={str(config.optimizer.activation_checkpointing).lower()}",
+        ],
+        num_ranks=config.learner.num_ranks,
+        gpus=list_gpus() if is_cuda else (),
+        folder=run / "learner",
+        announce=servers.announce,
+    )
 
 
 def _check_capabilities(config: Config, can: EngineCapabilities, address: str) -> None:

@@ -24,6 +24,7 @@ from sparring.assembly.engines import (
     build_engine,
     build_learner,
     connect_engine,
+    connect_group,
     connect_learner,
     describe_remote,
 )
@@ -187,12 +188,14 @@ def load_training_parts(
             len(tasks.train),
         )
     servers = ServerOptions(folder=folder, announce=announce, are_used=uses_servers)
-    rollout = _rollout_parts(
-        config, recipe_dir, code, tasks, ledger, servers, learns_here=config.learner.type == "here"
-    )
+    # A check of the recipe in a process of its own starts no ranks.
+    learns_here = config.learner.type == "here" or (config.learner.type == "group" and not uses_servers)
+    rollout = _rollout_parts(config, recipe_dir, code, tasks, ledger, servers, learns_here=learns_here)
     with _closed_on_failure(rollout.engine):
         if config.learner.type == "remote":
             learner = connect_learner(config, rollout.initial_weights)
+        elif not learns_here:
+            learner = connect_group(config, rollout.initial_weights, servers)
         else:
             assert rollout.policy is not None, "the policy is loaded if the learner is in this process"
             learner = build_learner(config, rollout.policy, algorithm)

@@ -17,6 +17,7 @@ from sparring.engines.server import ServedModel, engine_app
 from sparring.gateway.server import Listener
 from sparring.run_folders.recipe_files import find_code_folder
 from sparring.runtime import interrupts
+from sparring.training.rank import RankLearner
 from sparring.training.server import learner_app
 
 
@@ -43,7 +44,7 @@ def serve_learner(
     """Serve the learner of a recipe's model until interrupted. Raises the same errors as `serve_engine`."""
     torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
     folder = find_code_folder(recipe)
-    learner = build_learner(config, load_policy(config, folder), load_algorithm(config, folder))
+    learner = RankLearner(build_learner(config, load_policy(config, folder), load_algorithm(config, folder)))
     interrupts.run(_serve(Listener(learner_app(learner, api_key=api_key), host, port), on_ready))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from sparring.runtime.cancellable import guard_change, raise_if_cancelled
 from sparring.runtime.faults import fault_point
 from sparring.training.checkpoints import read_tensors
 from sparring.training.packing import pack
-from sparring.training.sequences import expand_batch, trajectory_indices, with_values
+from sparring.training.sequences import expand_batch, trained_values, trajectory_indices, with_values
 from sparring.training.state import MOMENTS, AdamWState
 from sparring.types import TrainingBatch, Weights
 
@@ -43,6 +44,46 @@ class AdamWSettings:
 
 
 ADAMW = AdamWSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """What was computed for the gradient of a batch or of a part of it. M is the number of trained tokens."""
+
+    loss: float
+    num_tokens: int
+    """The number of tokens that the model computed."""
+    num_trained: int
+    values: tuple[Tensor, ...]
+    """Log-probabilities, sampled log-probabilities, entropies and, with a KL term, reference log-probabilities, each [M];
+    empty without trained tokens."""
+    effects: Mapping[str, Tensor]
+    """The effects [M] of the objective, by metric."""
+    is_supervised: bool
+
+
+def gradient_metrics(parts: Sequence[Gradient]) -> dict[str, float]:
+    """Return the metrics of a batch from those of its parts."""
+    metrics = {
+        "loss": sum(part.loss for part in parts),
+        "tokens": float(sum(part.num_tokens for part in parts)),
+        "trained_tokens": float(sum(part.num_trained for part in parts)),
+    }
+    parts = [part for part in parts if part.values]
+    if parts:
+        logprobs_M, sampled_M, entropies_M, *references = (
+            torch.cat(values) for values in zip(*(part.values for part in parts), strict=True)
+        )
+        metrics["entropy"] = entropies_M.mean().item()
+        effects = {name: torch.cat([part.effects[name] for part in parts]) for name in parts[0].effects}
+        metrics |= {name: effect_M.mean().item() for name, effect_M in effects.items()}
+        if "correction/weight" in effects:
+            metrics |= weight_metrics(effects["correction/weight"])
+        if references:
+            metrics |= reference_metrics(logprobs_M, references[0])
+        if not parts[0].is_supervised:  # a demonstration was not sampled by a policy
+            metrics |= {name: value.item() for name, value in policy_metrics(logprobs_M, sampled_M).items()}
+    return {f"training/{name}": value for name, value in metrics.items()}
 
 
 @final
@@ -103,34 +144,62 @@ class TorchLearner:
         it; None stands for the current log-probabilities. `training/tokens` counts the tokens that the model computed:
         a token that two microbatches need is counted twice, and one that several trajectories share, once.
         """
+        return gradient_metrics([self.add_gradient(batch, loss_fn, loss_config, old_logprobs)])
+
+    @releases_threads
+    def add_gradient(
+        self,
+        batch: TrainingBatch,
+        loss_fn: str,
+        loss_config: Mapping[str, Any],
+        old_logprobs: Sequence[float] | None = None,
+    ) -> Gradient:
+        """Do what `forward_backward` does, and return the values from which its metrics are computed."""
         objective = Objective.from_config(loss_fn, loss_config, self._losses)
         total, num_before = 0.0, self._num_computed
-        played: list[tuple[Tensor, ...]] = []
-        per_token: dict[str, list[Tensor]] = {}
+        values: list[tuple[Tensor, ...]] = []
+        effects: dict[str, list[Tensor]] = {}
         old_batches: Iterable[TrainingBatch | None] = itertools.repeat(None)
         if objective.is_three_policy and old_logprobs is not None:
             old_batches = self._microbatches(with_values(batch, old_logprobs))
         for microbatch, old_batch in zip(self._microbatches(batch), old_batches, strict=False):
-            loss, values, effects = self._backward(objective, microbatch, old_batch)
+            loss, found, changes = self._backward(objective, microbatch, old_batch)
             fault_point("learner.microbatch")
             total += loss
-            played.append(values)
-            for name, effect_M in effects.items():
-                per_token.setdefault(name, []).append(effect_M)
-        num_tokens = self._num_computed - num_before
-        metrics = {"loss": total, "tokens": float(num_tokens), "trained_tokens": float(batch.num_trained_tokens)}
-        if played:
-            logprobs_M, sampled_M, entropies_M, *references = (torch.cat(parts) for parts in zip(*played, strict=True))
-            metrics["entropy"] = entropies_M.mean().item()
-            effects = {name: torch.cat(parts) for name, parts in per_token.items()}
-            metrics |= {name: effect_M.mean().item() for name, effect_M in effects.items()}
-            if "correction/weight" in effects:
-                metrics |= weight_metrics(effects["correction/weight"])
-            if references:
-                metrics |= reference_metrics(logprobs_M, references[0])
-            if not objective.is_supervised:  # a demonstration was not sampled by a policy
-                metrics |= {name: value.item() for name, value in policy_metrics(logprobs_M, sampled_M).items()}
-        return {f"training/{name}": value for name, value in metrics.items()}
+            values.append(found)
+            for name, effect_M in changes.items():
+                effects.setdefault(name, []).append(effect_M)
+        return Gradient(
+            loss=total,
+            num_tokens=self._num_computed - num_before,
+            num_trained=batch.num_trained_tokens,
+            values=tuple(torch.cat(parts) for parts in zip(*values, strict=True)),
+            effects={name: torch.cat(parts) for name, parts in effects.items()},
+            is_supervised=objective.is_supervised,
+        )
+
+    def gradients(self) -> list[Tensor]:
+        """Return the accumulated gradient of each trained tensor. Tensors without a gradient get zeros."""
+        for parameter in self._policy.trained.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return [parameter.grad for parameter in self._policy.trained.values() if parameter.grad is not None]
+
+    def clear_gradient(self) -> None:
+        self._optimizer.zero_grad()
+
+    @property
+    def device(self) -> torch.device:
+        return self._policy.device
+
+    def identify(self) -> str:
+        """Return a text that is equal for learners with the same base model, trained tensors, optimizer and losses."""
+        trained = ", ".join(f"{name} {tuple(one.shape)}" for name, one in sorted(self._policy.trained.items()))
+        base = self._policy.base_fingerprint(self.export_weights()) if self._policy.lora_config is not None else "none"
+        lora = self._policy.lora_config
+        scale = "none" if lora is None else f"{lora.r} {lora.lora_alpha}"
+        text = f"{trained}\n{scale}\n{self._policy.dtype}\n{self._adam}\n{sorted(self._losses)}"
+        return f"base {base[:12]}, settings {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def _backward(
         self, objective: Objective, microbatch: TrainingBatch, old_batch: TrainingBatch | None
@@ -220,7 +289,7 @@ class TorchLearner:
         whole batch."""
         found = [0.0] * batch.num_trained_tokens
         for microbatch in self._microbatches(with_values(batch, range(len(found)))):
-            places = _trained(microbatch, "sampled_logprobs")
+            places = trained_values(microbatch, "sampled_logprobs")
             for place, value in zip(places, compute(microbatch).tolist(), strict=True):
                 found[int(place)] = value
         return found
@@ -310,20 +379,10 @@ class TorchLearner:
 
     def _masked(self, batch: TrainingBatch, name: str) -> Tensor:
         """Return the values [M] of a segment field at the masked tokens."""
-        return torch.tensor(_trained(batch, name), dtype=torch.float32, device=self._policy.device)
+        return torch.tensor(trained_values(batch, name), dtype=torch.float32, device=self._policy.device)
 
     def _forget_weights(self) -> None:
         self._snapshot: Weights | None = None
-
-
-def _trained(batch: TrainingBatch, name: str) -> list[float]:
-    """Return the values of a segment field at the trained tokens."""
-    return [
-        value
-        for segment in batch.segments
-        for value, is_trained in zip(getattr(segment, name), segment.mask, strict=True)
-        if is_trained
-    ]
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Divide a forest into microbatches by the number of tokens that the model computes for them."""
+"""Divide a forest into microbatches, or among several learners, by the number of tokens that the model computes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import groupby
 
 from sparring.errors import DataError
 from sparring.models.token_tree import common_prefix, count_nodes
-from sparring.training.sequences import sequence_ids
+from sparring.training.sequences import sequence_ids, trained_values, with_values
 from sparring.types import TrainingBatch, TrainingSequence
 
 MICROBATCH_TOKENS = 32
@@ -24,6 +24,40 @@ class _Trajectory:
     """The tokens of each sequence, in order."""
     num_tokens: int
     """The number of distinct tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """The part of a batch that one of several learners trains on."""
+
+    batch: TrainingBatch
+    places: tuple[int, ...]
+    """The index of each trained token among the trained tokens of the whole batch, in segment order."""
+
+
+def deal(batch: TrainingBatch, num_shares: int) -> list[Share]:
+    """Divide a batch into shares, so that the largest number of distinct tokens of a share is as small as possible.
+
+    Trajectories are not divided, and those that begin alike are dealt to the same share unless the prompt that two shares
+    then compute twice takes less than the imbalance otherwise. Shares without trajectories are empty.
+    Raises DataError like `pack`.
+    """
+    numbered = with_values(batch, range(batch.num_trained_tokens))
+    trajectories = sorted(_list_trajectories(batch), key=lambda trajectory: trajectory.ids)
+    sizes = [trajectory.num_tokens for trajectory in trajectories]
+    shared = [0, *map(_num_shared, trajectories, trajectories[1:])]
+    parts = _balance(sizes, shared, num_shares)
+    sequences = [[sequence for one in trajectories[part] for sequence in one.sequences] for part in parts]
+    shares = [
+        Share(
+            batch=_microbatch(batch, one),
+            places=tuple(map(int, trained_values(_microbatch(numbered, one), "sampled_logprobs"))),
+        )
+        for one in sequences
+    ]
+    _check_division(batch, [share.batch for share in shares])
+    empty = Share(batch=TrainingBatch(segments=(), sequences=()), places=())
+    return [*shares, *[empty] * (num_shares - len(shares))]
 
 
 def pack(batch: TrainingBatch, max_tokens: int) -> list[TrainingBatch]:
@@ -46,12 +80,16 @@ def pack(batch: TrainingBatch, max_tokens: int) -> list[TrainingBatch]:
     microbatches = [
         _microbatch(batch, [sequence for one in trajectories[part] for sequence in one.sequences]) for part in parts
     ]
-    if sum(len(microbatch.segments) for microbatch in microbatches) != len(batch.segments):
+    _check_division(batch, microbatches)
+    return microbatches
+
+
+def _check_division(batch: TrainingBatch, parts: Sequence[TrainingBatch]) -> None:
+    if sum(len(part.segments) for part in parts) != len(batch.segments):
         raise DataError(
             "a segment of this batch belongs to several trajectories or to none, so its tokens would not be trained "
             "exactly once; give each trajectory segments of its own."
         )
-    return microbatches
 
 
 def _list_trajectories(batch: TrainingBatch) -> list[_Trajectory]:
@@ -94,6 +132,30 @@ def _divide(sizes: Sequence[int], shared: Sequence[int], max_tokens: int) -> lis
         parts.append(slice(begins[end], end))
         end = begins[end]
     return parts[::-1]
+
+
+def _balance(sizes: Sequence[int], shared: Sequence[int], num_parts: int) -> list[slice]:
+    """Divide a row of items into at most `num_parts` parts, so that the size of the largest part is as small as possible.
+
+    `shared` is that of `_divide`.
+    """
+    low, high = max(sizes, default=0), sum(sizes)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(_fill(sizes, shared, middle)) <= num_parts else (middle + 1, high)
+    return _fill(sizes, shared, high)
+
+
+def _fill(sizes: Sequence[int], shared: Sequence[int], limit: int) -> list[slice]:
+    """Divide a row of items into as few parts of at most `limit` as possible. No item exceeds the limit."""
+    parts, begin, size = list[slice](), 0, 0
+    for index, own in enumerate(sizes):
+        added = own - shared[index] if index > begin else own
+        if index > begin and size + added > limit:
+            parts.append(slice(begin, index))
+            begin, size, added = index, 0, own
+        size += added
+    return [*parts, slice(begin, len(sizes))] if sizes else []
 
 
 def _microbatch(batch: TrainingBatch, sequences: Sequence[TrainingSequence]) -> TrainingBatch:

@@ -49,10 +49,13 @@ class RemoteLearner:
     ready. A broken connection therefore never causes a computation to run twice.
     """
 
-    def __init__(self, base_url: str, *, api_key: str | None = None) -> None:
-        """Connect to a running server. Raises ServiceError if it does not answer or is not a learner."""
-        self._base_url = base_url.rstrip("/").removesuffix("/v1")
-        self._where = f"the learner at {self._base_url}"
+    def __init__(
+        self, base_url: str, *, api_key: str | None = None, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        """Connect to a running server. It may later be unreachable for at most `patience_seconds`. Raises ServiceError if it
+        does not answer or is not a learner."""
+        self.base_url = base_url.rstrip("/").removesuffix("/v1")
+        self._where, self._patience_seconds = f"the learner at {self.base_url}", patience_seconds
         self._client = httpx.Client(
             headers=headers_of(api_key), timeout=httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS, pool=None)
         )
@@ -72,7 +75,7 @@ class RemoteLearner:
         loss_config: LossConfig,
         old_logprobs: Sequence[float] | None = None,
     ) -> dict[str, float]:
-        return self._run(
+        return self.run(
             "forward_backward",
             batch=to_json(batch),
             loss_fn=loss_fn,
@@ -81,23 +84,23 @@ class RemoteLearner:
         )
 
     def logprobs(self, batch: TrainingBatch) -> list[float]:
-        return self._run("logprobs", batch=to_json(batch))
+        return self.run("logprobs", batch=to_json(batch))
 
     def reference_logprobs(self, batch: TrainingBatch) -> list[float]:
-        return self._run("reference_logprobs", batch=to_json(batch))
+        return self.run("reference_logprobs", batch=to_json(batch))
 
     def optim_step(self, learning_rate: float) -> dict[str, float]:
         with guard_change():
             self._exported = None
-            return self._run("optim_step", learning_rate=learning_rate)
+            return self.run("optim_step", learning_rate=learning_rate)
 
     def reset_optimizer(self) -> None:
-        self._run("reset_optimizer")
+        self.run("reset_optimizer")
 
     def export_weights(self) -> Weights:
         """Return the current weights as a file on this machine. The object is the same until the weights change."""
         if self._exported is None:
-            made = self._run("export_weights")
+            made = self.run("export_weights")
             path = Path(self._files.name) / f"{uuid.uuid4().hex}.safetensors"
             self._download(made["file"], path)
             self._exported = Weights(tensors=TensorFile(path, is_temporary=True), fingerprint=made["fingerprint"])
@@ -111,11 +114,11 @@ class RemoteLearner:
         finally:
             path.unlink(missing_ok=True)
         self._exported = None
-        self._run("load_weights", file=name, fingerprint=weights.fingerprint)
+        self.run("load_weights", file=name, fingerprint=weights.fingerprint)
 
     def export_state(self) -> RemoteState:
         """Return a state that stays on the server until it is written to this machine."""
-        made = self._run("export_state")
+        made = self.run("export_state")
         state = RemoteState(self, made["state"], made["files"])
         weakref.finalize(state, self._unused.append, made["state"])
         return state
@@ -124,11 +127,19 @@ class RemoteLearner:
         files = [path for path in sorted(directory.iterdir()) if path.suffix in (".safetensors", ".json")]
         names = {path.name: self._upload(path) for path in files}
         self._exported = None
-        self._run("load_state", files=names)
+        self.run("load_state", files=names)
 
     @property
     def num_microbatches(self) -> int:
         return self._num_microbatches
+
+    def is_alive(self) -> bool:
+        """Return whether the server answers, and has not been started again."""
+        try:
+            hello = self._request("GET", "/v1/learner", patience_seconds=0.0, timeout=CONNECT_SECONDS)
+        except ServiceError:
+            return False
+        return hello.get("instance") == self._instance
 
     def close(self) -> None:
         """Close the connections and delete the local files. The server continues to run."""
@@ -136,8 +147,8 @@ class RemoteLearner:
         self._exported = None
         self._files.cleanup()
 
-    def _run(self, verb: str, **arguments: Json) -> Any:
-        """Run one computation on the server, and return its result."""
+    def run(self, verb: str, **arguments: Json) -> Any:
+        """Run one of the server's computations by its name, and return its result."""
         job, unused = uuid.uuid4().hex, self._unused[:]
         del self._unused[: len(unused)]
         answer = self._request(
@@ -157,13 +168,14 @@ class RemoteLearner:
         self._num_microbatches = int(answer["num_microbatches"])
         return answer["result"]
 
-    def _request(self, method: str, path: str, *, patience_seconds: float = PATIENCE_SECONDS, **options: Any) -> Any:
+    def _request(self, method: str, path: str, *, patience_seconds: float | None = None, **options: Any) -> Any:
         """Make one request. If the connection breaks, requests are retried for a limited time. Every request may safely
         be repeated."""
         start_time = time.monotonic()
+        patience_seconds = self._patience_seconds if patience_seconds is None else patience_seconds
         while True:
             try:
-                answer = self._client.request(method, self._base_url + path, **options)
+                answer = self._client.request(method, self.base_url + path, **options)
                 return decode(answer, self._where, otherwise=ServiceError)
             except httpx.HTTPError as error:
                 if time.monotonic() - start_time >= patience_seconds:
@@ -182,7 +194,7 @@ class RemoteLearner:
                     yield piece
 
         try:
-            answer = self._client.post(f"{self._base_url}/v1/files", content=pieces())
+            answer = self._client.post(f"{self.base_url}/v1/files", content=pieces())
         except httpx.HTTPError as error:
             raise ServiceError(f"{unreachable(self._where, error)}. Start it again, and resume the run.") from error
         return decode(answer, self._where, otherwise=ServiceError)["file"]
@@ -191,7 +203,7 @@ class RemoteLearner:
         """Download a file from the server. Raises OSError if the file cannot be written, and ServiceError if it is
         incomplete."""
         try:
-            with self._client.stream("GET", f"{self._base_url}/v1/files/{name}") as answer:
+            with self._client.stream("GET", f"{self.base_url}/v1/files/{name}") as answer:
                 if answer.status_code != 200:
                     answer.read()
                     decode(answer, self._where, otherwise=ServiceError)

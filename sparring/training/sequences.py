@@ -191,6 +191,16 @@ def with_values(batch: TrainingBatch, values: Sequence[float]) -> TrainingBatch:
     return replace(batch, segments=segments)
 
 
+def trained_values(batch: TrainingBatch, name: str) -> list[float]:
+    """Return the values of a segment field at the trained tokens, in segment order."""
+    return [
+        value
+        for segment in batch.segments
+        for value, is_trained in zip(getattr(segment, name), segment.mask, strict=True)
+        if is_trained
+    ]
+
+
 def trajectory_indices(batch: TrainingBatch) -> list[int]:
     """Return the index of the trajectory that each trained token belongs to, in segment order."""
     index_of: dict[str, int] = {}

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import final
+from typing import Protocol, final, runtime_checkable
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -35,8 +35,27 @@ from sparring.runtime.cancellable import run_cancellable, wait_for_abandoned
 from sparring.runtime.remote import PROTOCOL, dumps, error_json, from_json
 from sparring.types import Json, TrainingBatch, Weights
 
+RANK_VERBS = ("open_group", "join_group", "add_up_gradients", "clear_gradients", "fingerprint", "identify")
+"""The computations of a learner that can be a rank of a group."""
 MOST_KEPT = 64
 """The number of results of finished computations that are kept for repeated requests."""
+
+
+@runtime_checkable
+class Rank(Protocol):
+    """The part of `training.rank.RankLearner` that other learners lack."""
+
+    def open_group(self, size: int, timeout_seconds: float) -> int: ...
+
+    def join_group(self, host: str, port: int, rank: int, size: int, timeout_seconds: float) -> None: ...
+
+    def add_up_gradients(self) -> None: ...
+
+    def clear_gradients(self) -> None: ...
+
+    def fingerprint(self) -> str: ...
+
+    def identify(self) -> str: ...
 
 
 def learner_app(learner: Learner, *, api_key: str | None = None) -> Starlette:
@@ -78,7 +97,7 @@ class _Routes:
         self._jobs: dict[str, _Job] = {}
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._verbs: Mapping[str, Callable[..., Json]] = {
+        self._verbs: dict[str, Callable[..., Json]] = {
             "forward_backward": lambda batch, **rest: learner.forward_backward(from_json(TrainingBatch, batch), **rest),
             "logprobs": lambda batch: learner.logprobs(from_json(TrainingBatch, batch)),
             "reference_logprobs": lambda batch: learner.reference_logprobs(from_json(TrainingBatch, batch)),
@@ -89,6 +108,8 @@ class _Routes:
             "export_state": self._export_state,
             "load_state": self._load_state,
         }
+        if isinstance(learner, Rank):
+            self._verbs |= {name: getattr(learner, name) for name in RANK_VERBS}
 
     async def hello(self, _: Request) -> Response:
         return JSONResponse(

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from sparring.engines.torch_engine import TorchEngine
 from sparring.models.adapter_files import AdapterShape
 from sparring.models.policy import LoraSettings, Policy, fingerprint
 from sparring.protocols import Engine, Learner
+from sparring.training.group import GroupLearner
 from sparring.training.learner import AdamWSettings, TorchLearner
 from sparring.training.remote import RemoteLearner
 from sparring.types import SampleRequest, Weights
@@ -259,6 +260,25 @@ def remote_learner_case(address: str, *, lora: bool) -> LearnerCase:
     return LearnerCase(fresh, lora)
 
 
+@contextmanager
+def group_cases(num_ranks: int) -> Iterator[LearnerCases]:
+    """Ranks in processes of their own."""
+    with ExitStack() as stack:
+
+        def case(kind: str, *, lora: bool) -> LearnerCase:
+            urls = [stack.enter_context(process(kind))[0] for _ in range(num_ranks)]
+            first = torch_learner(lora=lora).export_weights()
+
+            def fresh() -> Learner:
+                learner = GroupLearner(urls)
+                learner.load_weights(first)
+                return learner
+
+            return LearnerCase(fresh, lora)
+
+        yield LearnerCases(case("rank", lora=True), case("rank of all weights", lora=False))
+
+
 ENGINES: Mapping[str, Callable[[], AbstractContextManager[EngineCases]]] = {
     "torch": torch_cases,
     "scripted": scripted_cases,
@@ -270,4 +290,5 @@ ENGINES: Mapping[str, Callable[[], AbstractContextManager[EngineCases]]] = {
 LEARNERS: Mapping[str, Callable[[], AbstractContextManager[LearnerCases]]] = {
     "torch": torch_learner_cases,
     "remote": remote_learner_cases,
+    "two ranks": partial(group_cases, 2),
 }

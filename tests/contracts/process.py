@@ -11,6 +11,8 @@ from starlette.applications import Starlette
 
 from sparring.engines.server import ServedModel, engine_app
 from sparring.gateway.server import Listener
+from sparring.runtime.faults import arm_from_environment
+from sparring.training.rank import RankLearner
 from sparring.training.server import learner_app
 from tests.contracts import cases
 from tests.contracts.sglang_routes import SGLangRoutes
@@ -18,6 +20,8 @@ from tests.contracts.vllm_routes import VLLMRoutes
 
 
 def app_of(kind: str) -> Starlette:
+    if "rank" in kind:
+        return learner_app(RankLearner(cases.torch_learner(lora="all weights" not in kind)))
     if "learner" in kind:
         return learner_app(cases.torch_learner(lora=kind == "learner"))
     if "vLLM" in kind or kind == "SGLang":
@@ -30,6 +34,7 @@ def app_of(kind: str) -> Starlette:
 
 
 async def main(kinds: Sequence[str]) -> None:
+    arm_from_environment()
     torch.set_num_threads(1)
     for kind in kinds:
         listener = Listener(app_of(kind), "127.0.0.1", 0)

@@ -21,6 +21,7 @@ from sparring.engines.servers.processes import LocalServers, ServerSettings, bui
 from sparring.errors import ServiceError
 from sparring.runtime import interrupts
 from sparring.runtime.interrupts import Terminated
+from sparring.runtime.server_process import list_gpus
 
 SERVER = """#!{python}
 import http.server, json, os, sys
@@ -193,7 +194,7 @@ def test_parts_of_a_gpu_are_not_counted_as_gpus(
     command.chmod(0o755)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
-    assert processes._list_devices() == ["0", "1"]
+    assert list_gpus() == ["0", "1"]
 
 
 def test_a_proxy_is_not_used_for_servers_of_this_machine(

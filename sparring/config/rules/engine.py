@@ -101,15 +101,43 @@ def address_of_a_remote_learner(config: Config) -> Iterator[Conflict]:
         yield Conflict("learner.base_url", "is missing; learner.type = 'remote' needs it.", ("learner.type",))
 
 
+def ranks_of_a_group(config: Config) -> Iterator[Conflict]:
+    learner = config.learner
+    if learner.type != "group":
+        return
+    if learner.base_urls:
+        for key in find_given(config, "learner", "num_ranks"):
+            yield Conflict(
+                f"learner.{key}",
+                "is for ranks that are started on this machine, but learner.base_urls names running ranks; leave one out.",
+                ("learner.type", "learner.base_urls"),
+            )
+    else:
+        for key in find_given(config, "learner", "api_key_env"):
+            yield Conflict(
+                f"learner.{key}",
+                "is for running ranks, but learner.base_urls is empty, so ranks are started on this machine; leave it out, or "
+                "add their addresses.",
+                ("learner.type", "learner.base_urls"),
+            )
+    num_ranks = len(learner.base_urls) or learner.num_ranks
+    if learner.min_ranks > num_ranks:
+        yield Conflict(
+            "learner.min_ranks",
+            f"is {learner.min_ranks}, but the group has only {num_ranks} ranks; lower it.",
+            ("learner.type", "learner.base_urls", "learner.num_ranks"),
+        )
+
+
 def invalid_endpoint(config: Config) -> Iterator[Conflict]:
     for name, section in (("engine", config.engine), ("learner", config.learner)):
         for key, message in endpoint_problems(base_url=section.base_url, api_key_env=section.api_key_env):
             yield Conflict(f"{name}.{key}", message, (f"{name}.type",))
-    for url in config.engine.base_urls:
-        for _, message in endpoint_problems(base_url=url, api_key_env=None):
-            yield Conflict("engine.base_urls", f"has an item that {message}", ("engine.type",))
-    if has_repeated(config.engine.base_urls):
-        yield Conflict("engine.base_urls", "names a server twice; name each one once.", ("engine.type",))
+        for url in section.base_urls:
+            for _, message in endpoint_problems(base_url=url, api_key_env=None):
+                yield Conflict(f"{name}.base_urls", f"has an item that {message}", (f"{name}.type",))
+        if has_repeated(section.base_urls):
+            yield Conflict(f"{name}.base_urls", "names a server twice; name each one once.", (f"{name}.type",))
 
 
 def training_keys_without_training(config: Config) -> Iterator[Conflict]:
@@ -192,6 +220,7 @@ RULES: tuple[ConfigRule, ...] = (
     limits_of_sglang,
     keys_of_other_learners,
     address_of_a_remote_learner,
+    ranks_of_a_group,
     invalid_endpoint,
     training_keys_without_training,
     deterministic_and_asynchronous,

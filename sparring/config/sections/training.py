@@ -238,12 +238,23 @@ class OptimizerSection(Section):
 class LearnerSection(Section):
     """The learner. `LEARNER_KEYS` lists the keys that each type reads."""
 
-    type: Literal["here", "remote"] = Field(
+    type: Literal["here", "remote", "group"] = Field(
         default="here",
         description="Where the learner runs: `here`, in this process; `remote`, in another process that serves it (`sparring "
-        "learner`).",
+        "learner`); `group`, in several such processes that train one model together.",
     )
     base_url: str | None = Field(default=None, description="Address of the remote learner.")
+    base_urls: tuple[str, ...] = Field(
+        default=(),
+        description="Addresses of the ranks of a group. Without them, the run starts the ranks on this machine.",
+    )
+    num_ranks: int = Field(default=2, ge=1, description="Number of ranks that the run starts on this machine.")
+    min_ranks: int = Field(
+        default=1, ge=1, description="The run goes on without ranks that end, as long as this many are left."
+    )
+    rank_timeout: FiniteFloat = Field(
+        default=300.0, gt=0, description="Seconds that a rank waits for the others before it reports a failure."
+    )
     api_key_env: str | None = Field(
         default=None, description="Name of the environment variable that contains the learner's key."
     )
@@ -252,6 +263,7 @@ class LearnerSection(Section):
 LEARNER_KEYS: Mapping[str, frozenset[str]] = {
     "here": frozenset({"type"}),
     "remote": frozenset({"type", "base_url", "api_key_env"}),
+    "group": frozenset({"type", "base_urls", "num_ranks", "min_ranks", "rank_timeout", "api_key_env"}),
 }
 """The keys of [learner] that each type reads."""
 

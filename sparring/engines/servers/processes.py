@@ -6,40 +6,21 @@ import json
 import math
 import os
 import secrets
-import socket
-import subprocess
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-import httpx
-
 from sparring.engines.lark import VLLM_SETTING
 from sparring.engines.servers.environment import BACKEND, PLUGIN, Device, find_vllm
 from sparring.errors import ServiceError
-from sparring.runtime import interrupts
-from sparring.runtime.keeper import wrap_in_keeper
-from sparring.runtime.logs import get_logger
-
-logger = get_logger(__name__)
+from sparring.runtime.server_process import ServerProcess, list_gpus, wait_until_ready
 
 START_SECONDS = 900.0
 """The longest time that all servers may take to load the model and answer."""
-ANNOUNCE_SECONDS = 15.0
-"""The time between two lines that report how long the start has taken."""
-MAX_RESTARTS = 5
-"""How many times in a row a server is started again."""
-STABLE_SECONDS = 600.0
-"""A server that ran for this long starts the count of restarts anew."""
 DEFAULT_MEMORY_SHARE = 0.9
 """The share of a GPU's memory that servers divide if no learner has the same GPU. A single server takes vLLM's own
 default, which is 0.92 in vLLM 0.32."""
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
-_STOP_SECONDS = 10.0
-_POLL_SECONDS = 0.2
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """The values of `--max-lora-rank` that vLLM accepts."""
 
@@ -122,7 +103,7 @@ class LocalServers:
         ...
         servers.close()
 
-    A server that ends is started again at the same address, at most `MAX_RESTARTS` times in a row. The output of each
+    A server that ends is started again at the same address, several times in a row. The output of each
     server is appended to a file in `folder`.
     """
 
@@ -131,14 +112,15 @@ class LocalServers:
         command, device = find_vllm(settings.environment)
         folder.mkdir(parents=True, exist_ok=True)
         self.api_key = secrets.token_hex(16)
-        visible = _list_devices() if device == "cuda" else []
+        visible = list_gpus() if device == "cuda" else []
         visible = visible[1:] if settings.has_learner and len(visible) > 1 else visible
         arguments = [str(command), *build_arguments(settings, device, max(1, len(visible)))]
         self._servers = [
-            _Server(
+            ServerProcess(
+                "vLLM server",
                 arguments,
                 folder / f"vllm-{number}.log",
-                {
+                variables={
                     "VLLM_API_KEY": self.api_key,
                     **_weight_variables(settings),
                     **_device_variables(device, visible, number),
@@ -148,37 +130,12 @@ class LocalServers:
         ]
         self.urls = [one.url for one in self._servers]
         try:
-            self._wait_until_ready(settings, announce)
+            wait_until_ready(self._servers, f"with {settings.model}", announce, seconds=START_SECONDS)
         except BaseException:
             self.close()
             raise
         for one in self._servers:
-            one.watch()
-
-    def _wait_until_ready(self, settings: ServerSettings, announce: Callable[[str], object]) -> None:
-        what = f"{len(self._servers)} vLLM server{'s' if len(self._servers) > 1 else ''}"
-        announce(f"starting {what} with {settings.model}; the output is in {self._servers[0].log.parent}")
-        start_time = time.monotonic()
-        next_line = start_time + ANNOUNCE_SECONDS
-        waiting = list(self._servers)
-        while waiting := [one for one in waiting if not one.is_ready()]:
-            interrupts.raise_if_stopping()
-            now = time.monotonic()
-            for one in waiting:
-                if (code := one.exit_code()) is not None:
-                    raise ServiceError(
-                        f"a vLLM server ended with exit code {code} while it started. The end of {one.log}:\n"
-                        f"{one.last_lines()}\nFix the cause, and start the run again."
-                    )
-            if now - start_time > START_SECONDS:
-                raise ServiceError(
-                    f"a vLLM server did not answer within {START_SECONDS:.0f} seconds. Its output is in {waiting[0].log}."
-                )
-            if now > next_line:
-                announce(f"waiting for {what}: {now - start_time:.0f} s")
-                next_line = now + ANNOUNCE_SECONDS
-            time.sleep(_POLL_SECONDS)
-        announce(f"{what} started in {time.monotonic() - start_time:.0f} s")
+            one.restart_when_it_ends()
 
     @property
     def process_ids(self) -> list[int]:
@@ -194,87 +151,6 @@ class LocalServers:
         """Stop all servers with their child processes."""
         for one in self._servers:
             one.stop()
-
-
-@final
-class _Server:
-    """One server process, and the thread that starts it again."""
-
-    def __init__(self, command: Sequence[str], log: Path, variables: dict[str, str]) -> None:
-        port = _find_free_port()
-        self.url, self.log, self.num_restarts = f"http://127.0.0.1:{port}", log, 0
-        self._command = [*command, "--host", "127.0.0.1", "--port", str(port)]
-        self._variables = variables
-        self._is_stopping = threading.Event()
-        self._lock = threading.Lock()
-        """Held while the process starts or stops, so that no process starts after `stop`."""
-        self._process = self._start()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        arguments, variables = wrap_in_keeper(self._command, {**os.environ, **self._variables})
-        with self.log.open("ab") as output:
-            return subprocess.Popen(
-                arguments,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    @property
-    def process_id(self) -> int:
-        return self._process.pid
-
-    def exit_code(self) -> int | None:
-        return self._process.poll()
-
-    def is_ready(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/health", timeout=5.0, trust_env=False).status_code == 200
-        except httpx.HTTPError:
-            return False
-
-    def last_lines(self) -> str:
-        """Return the lines of the log that state the cause of a failure, or else its last lines."""
-        lines = self.log.read_text("utf-8", errors="replace").splitlines()
-        errors = [line for line in lines if "Error" in line]
-        return "\n".join((errors or lines)[-5:])
-
-    def watch(self) -> None:
-        threading.Thread(target=self._restart_when_it_ends, name=f"sparring-{self.log.stem}", daemon=True).start()
-
-    def _restart_when_it_ends(self) -> None:
-        num_in_a_row = 0
-        while not self._is_stopping.is_set():
-            start_time = time.monotonic()
-            code = self._process.wait()
-            if self._is_stopping.is_set():
-                return
-            num_in_a_row = 0 if time.monotonic() - start_time > STABLE_SECONDS else num_in_a_row
-            if num_in_a_row == MAX_RESTARTS:
-                logger.error("%s ended %d times and is not started again; see %s", self.url, MAX_RESTARTS + 1, self.log)
-                return
-            pause = min(_FIRST_PAUSE_SECONDS * 2**num_in_a_row, _LONGEST_PAUSE_SECONDS)
-            logger.warning(
-                "the vLLM server %s ended with exit code %d and is started again; see %s", self.url, code, self.log
-            )
-            num_in_a_row += 1
-            self._is_stopping.wait(pause)
-            with self._lock:
-                if not self._is_stopping.is_set():
-                    self._process = self._start()
-                    self.num_restarts += 1
-
-    def stop(self) -> None:
-        with self._lock:
-            self._is_stopping.set()
-            process = self._process
-        process.terminate()  # the keeper then kills the server and all processes of it
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
 
 
 def _weight_variables(settings: ServerSettings) -> Mapping[str, str]:
@@ -296,21 +172,3 @@ def _device_variables(device: Device, visible: Sequence[str], number: int) -> Ma
     elif visible:
         variables["CUDA_VISIBLE_DEVICES"] = visible[number % len(visible)]
     return variables
-
-
-def _list_devices() -> list[str]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return [one for one in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if one]
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
-    except OSError:
-        return []  # vLLM then chooses
-    # Other lines name the parts of a divided GPU (MIG).
-    return [str(number) for number in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
-
-
-def _find_free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
