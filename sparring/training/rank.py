@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,8 @@ from sparring.runtime.cancellable import Cancelled
 from sparring.training.learner import TorchLearner, gradient_metrics
 from sparring.training.state import AdamWState
 from sparring.types import TrainingBatch, Weights
+
+TCPStore: TypeAlias = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage] - it is documented
 
 
 @final
@@ -37,12 +39,12 @@ class RankLearner:
     def __init__(self, learner: TorchLearner) -> None:
         self._learner = learner
         self._group: RankGroup | None = None
-        self._store: dist.TCPStore | None = None
+        self._store: TCPStore | None = None
 
     def open_group(self, size: int, timeout_seconds: float) -> int:
         """Listen for the ranks of a new group, and return the port."""
         self._leave()
-        self._store = dist.TCPStore(
+        self._store = TCPStore(
             "0.0.0.0",
             0,
             size,
@@ -66,7 +68,7 @@ class RankLearner:
         timeout = timedelta(seconds=timeout_seconds)
         try:
             if store is None:
-                store = dist.TCPStore(host, port, size, is_master=False, wait_for_workers=False, timeout=timeout)
+                store = TCPStore(host, port, size, is_master=False, wait_for_workers=False, timeout=timeout)
             self._group = RankGroup(store, rank, size, timeout, device=self._learner.device)
         except RuntimeError as error:
             raise ServiceError(f"rank {rank} could not join the group of {size} at {host}:{port}: {error}") from error
@@ -154,7 +156,7 @@ class RankLearner:
 class RankGroup:
     """The collective operations of the ranks that train together."""
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, *, device: torch.device) -> None:
+    def __init__(self, store: TCPStore, rank: int, size: int, timeout: timedelta, *, device: torch.device) -> None:
         self._rank, self._size = rank, size
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, None, timeout, size, rank, store)
