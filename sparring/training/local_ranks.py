@@ -35,7 +35,7 @@ class LocalRanks:
         does not answer."""
         self.api_key = secrets.token_hex(16)
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "sparring", "learner", str(recipe), *overrides]
+        command = [sys.executable, "-P", "-m", "sparring", "learner", str(recipe), *overrides]
         self._processes: list[ServerProcess] = []
         try:
             for number in range(num_ranks):

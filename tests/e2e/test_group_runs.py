@@ -73,7 +73,7 @@ def find_ranks(run: Path) -> list[int]:
             command = (process / "cmdline").read_bytes().decode().split("\0")
         except OSError:
             continue
-        if command[1:4] == ["-m", "sparring", "learner"] and command[4].startswith(str(run)):
+        if command[1:5] == ["-P", "-m", "sparring", "learner"] and command[5].startswith(str(run)):
             found.append(int(process.name))
     return sorted(found)
 
