@@ -199,12 +199,7 @@ def connect_learner(config: Config, weights: Weights) -> Learner:
 
     assert config.learner.base_url is not None, "the configuration requires an address"
     learner = RemoteLearner(config.learner.base_url, api_key=key_from(config.learner.api_key_env))
-    try:
-        learner.load_weights(weights)
-    except BaseException:
-        learner.close()
-        raise
-    return learner
+    return _start_with(learner, weights)
 
 
 def connect_group(config: Config, weights: Weights, servers: ServerOptions) -> Learner:
@@ -221,6 +216,11 @@ def connect_group(config: Config, weights: Weights, servers: ServerOptions) -> L
         rank_seconds=section.rank_timeout,
         processes=local,
     )
+    return _start_with(learner, weights)
+
+
+def _start_with(learner: Learner, weights: Weights) -> Learner:
+    """Load the weights into a learner in another process, or close it."""
     try:
         learner.load_weights(weights)
     except BaseException:
