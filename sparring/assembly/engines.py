@@ -247,6 +247,7 @@ def _start_ranks(config: Config, servers: ServerOptions) -> LocalRanks:
             f"optimizer.max_tokens_per_microbatch={config.optimizer.max_tokens_per_microbatch}",
             f"optimizer.activation_checkpointing={str(config.optimizer.activation_checkpointing).lower()}",
         ],
+        options=["--shard-weights"] if config.learner.shard_weights else [],
         num_ranks=config.learner.num_ranks,
         gpus=list_gpus() if is_cuda else (),
         folder=run / "learner",

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from sparring.models.policy import Policy
 
 
-def load_policy(config: Config, recipe_dir: Path) -> Policy:
-    """Load the model with its trained tensors. Raises ServiceError if it cannot be loaded."""
+def load_policy(config: Config, recipe_dir: Path, *, device: str | None = None) -> Policy:
+    """Load the model with its trained tensors, on another device than the recipe's if it is given. Raises ServiceError if it
+    cannot be loaded."""
     from sparring.models.policy import LoraSettings, Policy
     from sparring.models.precision import (
         prepare_cuda,
@@ -35,10 +36,10 @@ def load_policy(config: Config, recipe_dir: Path) -> Policy:
     from sparring.models.pretrained import load_pretrained
 
     section = config.model
-    device = resolve_device(section.device)
-    prepare_cuda(device)
+    own_device = resolve_device(section.device)
+    prepare_cuda(own_device)
     is_adapted = section.trained_weights == "lora"
-    base_precision = resolve_base_precision(section.base_precision, device) if is_adapted else "fp32"
+    base_precision = resolve_base_precision(section.base_precision, own_device) if is_adapted else "fp32"
     if ":" in section.name:
         make = load_function(section.name, "seed", key="model.name", folder=recipe_dir)
         model, tokenizer = make(config.run.seed)
@@ -54,8 +55,8 @@ def load_policy(config: Config, recipe_dir: Path) -> Policy:
     return Policy(
         model,
         tokenizer,
-        precision=resolve_precision(section.precision, device),
-        device=device,
+        precision=resolve_precision(section.precision, own_device),
+        device=device or own_device,
         max_positions=section.max_sequence_length,
         lora=lora if is_adapted else None,
         seed=config.run.seed,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -163,7 +164,9 @@ def engine(
     as_json: Json = False,
 ) -> None:
     """Serve the engine of a recipe's model for a run with engine.type=remote, until Ctrl-C."""
-    _serve_part("engine", recipe, overrides, host=host, port=port, api_key=api_key, as_json=as_json)
+    _serve_part(
+        "engine", recipe, overrides, serve=_serve_engine, host=host, port=port, api_key=api_key, as_json=as_json
+    )
 
 
 @app.command()
@@ -176,10 +179,17 @@ def learner(
     api_key: Annotated[
         str | None, typer.Option(envvar="SPARRING_API_KEY", help="The key that the run must send.")
     ] = None,
+    shard_weights: Annotated[
+        bool,
+        typer.Option(
+            "--shard-weights", help="Divide the weights among the ranks of a group (FSDP2), instead of a copy in each."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Serve the learner of a recipe's model for a run with learner.type=remote, until Ctrl-C."""
-    _serve_part("learner", recipe, overrides, host=host, port=port, api_key=api_key, as_json=as_json)
+    """Serve the learner of a recipe's model for a run with learner.type=remote or group, until Ctrl-C."""
+    serve = partial(_serve_learner, shards_weights=shard_weights)
+    _serve_part("learner", recipe, overrides, serve=serve, host=host, port=port, api_key=api_key, as_json=as_json)
 
 
 def _refuse_elsewhere(part: Literal["engine", "learner"], config: Config) -> None:
@@ -195,6 +205,7 @@ def _serve_part(
     recipe: Path,
     overrides: list[str] | None,
     *,
+    serve: Callable[..., None],
     host: str,
     port: int,
     api_key: str | None,
@@ -211,14 +222,23 @@ def _serve_part(
         else:
             say(f"the {part} of {path} answers at {base_url}; Ctrl-C stops it")
 
-    # This imports torch, so the recipe is read first, and its errors are reported at once.
-    from sparring.serving.parts import serve_engine, serve_learner
-
-    serve_part = serve_engine if part == "engine" else serve_learner
     try:
-        serve_part(path, config, host=host, port=port, api_key=api_key, on_ready=ready)
+        serve(path, config, host=host, port=port, api_key=api_key, on_ready=ready)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
+
+
+# These import torch, so the recipe is read first, and its errors are reported at once.
+def _serve_engine(recipe: Path, config: Config, **options: Any) -> None:
+    from sparring.serving.parts import serve_engine
+
+    serve_engine(recipe, config, **options)
+
+
+def _serve_learner(recipe: Path, config: Config, **options: Any) -> None:
+    from sparring.serving.parts import serve_learner
+
+    serve_learner(recipe, config, **options)
 
 
 @app.command()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -40,6 +41,12 @@ Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 Product: TypeAlias = Callable[[Tensor, Matrix], Tensor]
 """(x [N,in], matrix [out,in]) -> [N,out]."""
+
+Read: TypeAlias = Callable[[str, Tensor], Tensor]
+"""(name, parameter) -> the tensor to use for it."""
+
+Stack: TypeAlias = Callable[[Sequence[Tensor]], Tensor]
+"""(parts) -> the matrix with the rows of all parts."""
 
 Masks: TypeAlias = MutableMapping[tuple[int, int], Tensor]
 """The masks of one pass through the model, which all layers share, by the numbers of new and of all tokens."""
@@ -86,7 +93,9 @@ class LlamaWeights:
     lm_head: Tensor
     final_norm: Tensor
     rotary: Tensor
-    layers: tuple[LayerWeights, ...]
+    layers: Sequence[LayerWeights]
+    run_with_layer: Callable[[int, Callable[[Tensor], Tensor], Tensor], Tensor] | None = None
+    """(layer, function, x) -> function(x), with the weights of the layer in memory; None if all weights are."""
 
 
 def is_supported(config: Any) -> bool:
@@ -107,37 +116,41 @@ def fuse(
     model: Any,
     *,
     max_positions: int,
-    read: Callable[[str, Tensor], Tensor],
-    stack: Callable[[Sequence[Tensor]], Tensor] | None = None,
+    read: Read,
+    stack: Stack | None = None,
 ) -> LlamaWeights:
     """Return the weights of a transformers causal LM in the form that `forward` reads. `read(name, tensor)` returns the
     tensor to use for a named parameter. `stack` joins the parts of a fused matrix; by default, it copies them."""
-    config, base = model.config, model.model
+    layers = tuple(fuse_layer(model, index, read=read, stack=stack) for index in range(len(model.model.layers)))
+    return fuse_with_layers(model, layers, max_positions=max_positions, read=read)
 
-    def stacked(prefix: str, parts: tuple[str, ...], kind: str) -> Tensor:
-        modules = [base.get_submodule(f"{prefix.removeprefix('model.')}.{part}") for part in parts]
-        pieces = [
-            read(f"{prefix}.{part}.{kind}", getattr(module, kind)) for part, module in zip(parts, modules, strict=True)
-        ]
+
+def fuse_layer(model: Any, index: int, *, read: Read, stack: Stack | None = None) -> LayerWeights:
+    """Return the weights of one layer."""
+    layer, prefix = model.model.layers[index], f"model.layers.{index}"
+    attention = layer.self_attn
+
+    def stacked(parts: tuple[str, ...], kind: str) -> Tensor:
+        pieces = [read(f"{prefix}.{part}.{kind}", getattr(layer.get_submodule(part), kind)) for part in parts]
         return (stack or torch.cat)(pieces) if len(pieces) > 1 else pieces[0]
 
-    layers = []
-    for index, layer in enumerate(base.layers):
-        prefix, attention = f"model.layers.{index}", layer.self_attn
-        layers.append(
-            LayerWeights(
-                linears={name: stacked(prefix, parts, "weight") for name, parts in PARTS.items()},
-                qkv_bias=stacked(prefix, PARTS["qkv"], "bias") if attention.q_proj.bias is not None else None,
-                input_norm=read(f"{prefix}.input_layernorm.weight", layer.input_layernorm.weight),
-                post_norm=read(f"{prefix}.post_attention_layernorm.weight", layer.post_attention_layernorm.weight),
-                q_norm=read(f"{prefix}.self_attn.q_norm.weight", attention.q_norm.weight)
-                if hasattr(attention, "q_norm")
-                else None,
-                k_norm=read(f"{prefix}.self_attn.k_norm.weight", attention.k_norm.weight)
-                if hasattr(attention, "k_norm")
-                else None,
-            )
-        )
+    return LayerWeights(
+        linears={name: stacked(parts, "weight") for name, parts in PARTS.items()},
+        qkv_bias=stacked(PARTS["qkv"], "bias") if attention.q_proj.bias is not None else None,
+        input_norm=read(f"{prefix}.input_layernorm.weight", layer.input_layernorm.weight),
+        post_norm=read(f"{prefix}.post_attention_layernorm.weight", layer.post_attention_layernorm.weight),
+        q_norm=read(f"{prefix}.self_attn.q_norm.weight", attention.q_norm.weight)
+        if hasattr(attention, "q_norm")
+        else None,
+        k_norm=read(f"{prefix}.self_attn.k_norm.weight", attention.k_norm.weight)
+        if hasattr(attention, "k_norm")
+        else None,
+    )
+
+
+def fuse_with_layers(model: Any, layers: Sequence[LayerWeights], *, max_positions: int, read: Read) -> LlamaWeights:
+    """Return all weights, of which those of the layers are given."""
+    config, base = model.config, model.model
     embed = read("model.embed_tokens.weight", base.embed_tokens.weight)
     tied = model.lm_head.weight is base.embed_tokens.weight
     positions = torch.arange(max_positions, device=embed.device, dtype=torch.float32)
@@ -157,7 +170,7 @@ def fuse(
         lm_head=embed if tied else read("lm_head.weight", model.lm_head.weight),
         final_norm=read("model.norm.weight", base.norm.weight),
         rotary=torch.stack((angles.cos() * scaling, angles.sin() * scaling), dim=-1),
-        layers=tuple(layers),
+        layers=layers,
     )
 
 
@@ -177,7 +190,6 @@ def forward(
 
     The backward pass computes norms and activations again, which takes next to no time. With `checkpointing`, it computes
     each layer again from its input, so that only the inputs are kept.
-    Without it, norms and activations are computed again, which takes next to no time.
     `begin` is the index of the first layer to compute, and its input [N, H]. `on_layer` is called with the index and the
     input of each layer that is computed.
     """
@@ -208,14 +220,17 @@ def forward(
         gate_up = product(recomputed.apply(normalize, x, layer.post_norm), layer.linears["gate_up"])
         return x + product(recomputed.apply(activate, gate_up), layer.linears["down"])
 
+    def compute_layer(index: int, x: Tensor) -> Tensor:
+        with Recomputed(is_active=not checkpointing) as recomputed:
+            if checkpointing and torch.is_grad_enabled():
+                return checkpoint(run_layer, index, x, recomputed, use_reentrant=False, preserve_rng_state=False)
+            return run_layer(index, x, recomputed)
+
     for index in range(first, len(weights.layers)):
         if on_layer is not None:
             on_layer(index, x)
-        with Recomputed(is_active=not checkpointing) as recomputed:
-            if checkpointing and torch.is_grad_enabled():
-                x = checkpoint(run_layer, index, x, recomputed, use_reentrant=False, preserve_rng_state=False)
-            else:
-                x = run_layer(index, x, recomputed)
+        run = partial(compute_layer, index)
+        x = run(x) if weights.run_with_layer is None else weights.run_with_layer(index, run, x)
     return normalize(x, weights.final_norm)
 
 

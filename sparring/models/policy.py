@@ -15,7 +15,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
@@ -23,13 +24,26 @@ from torch import Tensor, nn
 
 from sparring.errors import ConfigError, ConfigProblem
 from sparring.models.architectures.families import choose_lora_targets
-from sparring.models.llama import PARTS, LlamaWeights, fuse, is_supported
+from sparring.models.llama import (
+    PARTS,
+    LayerWeights,
+    LlamaWeights,
+    fuse,
+    fuse_layer,
+    fuse_with_layers,
+    is_supported,
+)
 from sparring.models.products import AdaptedMatrix, Matrix, join_adapters
 from sparring.models.trunk import TrunkCache
 from sparring.types import Weights
 
 if TYPE_CHECKING:
     from peft import LoraConfig  # imported where an adapter is made: the import takes seconds
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from sparring.models.sharded import ShardedModel
+
+Result = TypeVar("Result")
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 HASHED_IN_PARALLEL = 2**29
@@ -104,8 +118,9 @@ class Policy:
                     )
                 ]
             )
-        self._base_weights = self._hold_base() if self.is_lean and lora is not None else None
-        self._heights = _heights(self.base) if self._base_weights is not None else {}
+        self._base_weights: LlamaWeights | None = None
+        self._heights = _heights(self.base) if self.is_lean and lora is not None else {}
+        self._shards: ShardedModel | None = None
         self._converted: dict[int, Tensor] = {}
         """Copies of base matrices in the precision of the products, by identity, for weights with a merged adapter."""
         self.trunk: TrunkCache | None = None
@@ -138,7 +153,12 @@ class Policy:
         return sum(parameter.numel() for parameter in self.trained.values())
 
     def snapshot(self) -> Weights:
-        """Return a copy of the trained tensors in fp32, with a hash of names, shapes and content."""
+        """Return a copy of the trained tensors in fp32, with a hash of names, shapes and content.
+
+        If they are sharded, all ranks must call this, and the copy of rank 0 is on the CPU; the others get no tensors.
+        """
+        if self.is_sharded:
+            return self._gather()
         tensors = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
         return Weights(tensors=tensors, fingerprint=fingerprint(tensors))
 
@@ -173,7 +193,52 @@ class Policy:
             raise ValueError(problem)
         with torch.no_grad():
             for name, parameter in self.trained.items():
-                parameter.copy_(tensors[name])
+                parameter.copy_(self.place(tensors[name], name))
+
+    def place(self, whole: Tensor, name: str) -> Tensor:
+        """Return the part of a value of a trained tensor that this process holds: all of it unless it is sharded."""
+        if not self.is_sharded:
+            return whole
+        from sparring.models.sharded import shard_like
+
+        return shard_like(whole, self.trained[name])
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """Divide the weights among the ranks of a mesh, and move them to its device. An adapter stays whole in each rank.
+
+        From now on, the policy computes only with `run`, which is collective. Raises the errors of `check_sharding`.
+        """
+        from sparring.models.sharded import ShardedModel
+
+        self.check_sharding()
+        self._base_weights = None
+        self.device = torch.device(mesh.device_type)
+        kept = [] if self.lora_config is None else list(self.trained.values())
+        for parameter in kept:
+            parameter.data = parameter.data.to(self.device)
+        self._shards = ShardedModel(self.base, mesh, whole=kept)
+        self.trained = {name: one for name, one in self.module.named_parameters() if one.requires_grad}
+
+    def check_sharding(self) -> None:
+        """Raise ConfigError if the weights of this model cannot be divided among ranks."""
+        if not self.is_lean:
+            message = (
+                f"is set, but only models with the Llama architecture can be divided among ranks, and this is a "
+                f"{type(self.base).__name__}. Leave it out."
+            )
+            raise ConfigError([ConfigProblem("learner.shard_weights", message)])
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this process holds only a part of the trained tensors."""
+        return self._shards is not None and self.lora_config is None
+
+    def run(self, compute: Callable[[LlamaWeights], Result], *, with_adapter: bool = True) -> Result:
+        """Return `compute(weights)`, whose gradients reach `trained`. Without the adapter, the weights are those that training
+        does not change."""
+        if self._shards is not None:
+            return self._shards(lambda: compute(self._read_shards(with_adapter)))
+        return compute(self.differentiable() if with_adapter else self.base_weights())
 
     def materialize(self, weights: Weights) -> LlamaWeights:
         """Return the weights that an engine computes with. For the same content, the same object is returned."""
@@ -193,13 +258,15 @@ class Policy:
 
     def base_weights(self) -> LlamaWeights:
         """Return the fused weights without the adapter, which training does not change."""
-        assert self._base_weights is not None, "with every weight trained there is no base left"
+        assert self.lora_config is not None, "with every weight trained there is no base left"
+        if self._base_weights is None:
+            self._base_weights = self._hold_base()
         return self._base_weights
 
     def differentiable(self) -> LlamaWeights:
         """Return the weights for a forward pass in training, whose gradients reach `trained`."""
         if self.lora_config is None:
-            return self._fuse(lambda _, tensor: tensor.to(self.dtype))
+            return self._fuse(self._read_trained)
         return self._adapt(self.trained)
 
     def _set_base_dtype(self, dtype: torch.dtype | None, *, is_trained: bool) -> None:
@@ -228,23 +295,65 @@ class Policy:
                 if not any(f".{part}." in name for part in fused):
                     parameter.data = parameter.data.clone()
 
-        def read(_: str, tensor: Tensor) -> Tensor:
-            return tensor.detach().to(self.dtype) if tensor.ndim == 1 else tensor
+        return fuse(self.base, max_positions=self.max_positions, read=self._read_frozen, stack=_stack_in_place)
 
-        return fuse(self.base, max_positions=self.max_positions, read=read, stack=_stack_in_place)
+    def _read_frozen(self, _: str, tensor: Tensor) -> Tensor:
+        return tensor.detach().to(self.dtype) if tensor.ndim == 1 else tensor
+
+    def _read_trained(self, _: str, tensor: Tensor) -> Tensor:
+        return tensor.to(self.dtype)
+
+    def _read_shards(self, with_adapter: bool) -> LlamaWeights:
+        """Return weights that are read from the parameters of a layer whenever it is computed."""
+        from sparring.models.sharded import LazyLayers
+
+        assert self._shards is not None, "the weights are sharded"
+        read = self._read_trained if self.lora_config is None else self._read_frozen
+        tensors = self.trained if with_adapter and self.lora_config is not None else {}
+
+        def read_layer(index: int) -> LayerWeights:
+            return self._adapt_layer(index, fuse_layer(self.base, index, read=read), tensors)
+
+        layers = LazyLayers(len(self.base.model.layers), read_layer)
+        weights = fuse_with_layers(self.base, layers, max_positions=self.max_positions, read=read)
+        head = self._adapt_head(weights.lm_head, tensors)
+        return replace(weights, lm_head=head, run_with_layer=self._shards.run_with_layer)
+
+    def _gather(self) -> Weights:
+        from sparring.models.sharded import gather
+
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in self.trained.items():
+            whole = gather(parameter.detach())
+            if torch.distributed.get_rank() == 0:
+                tensors[name] = whole.to("cpu", copy=True)
+        return Weights(tensors=tensors, fingerprint=fingerprint(tensors) if tensors else "")
 
     def _adapt(self, tensors: Mapping[str, Tensor], *, joined: bool = False) -> LlamaWeights:
         """Return the base weights with an adapter that is not merged into them. With `joined`, the adapters of a fused
         matrix are copied into one, in the precision of the products."""
 
-        def adapt(index: int, name: str, matrix: Tensor) -> Matrix:
+        base = self.base_weights()
+        layers = tuple(self._adapt_layer(*one, tensors, joined=joined) for one in enumerate(base.layers))
+        return replace(base, layers=layers, lm_head=self._adapt_head(base.lm_head, tensors))
+
+    def _adapt_layer(
+        self, index: int, layer: LayerWeights, tensors: Mapping[str, Tensor], *, joined: bool = False
+    ) -> LayerWeights:
+        def adapt(name: str, matrix: Tensor) -> Matrix:
             factors = self._factors_of(tensors, index, name)
             if all(factor is None for factor in factors):
                 return matrix
             adapted = AdaptedMatrix(base_O_I=matrix, heights=self._heights[name], scale=self._scale, factors=factors)
             return join_adapters(adapted, self.dtype) if joined else adapted
 
-        return self._with_linears(self.base_weights(), adapt, tensors)
+        return _replace_linears(layer, adapt)
+
+    def _adapt_head(self, head: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Return the output matrix. Its adapter is always merged, and the result is separate from the embedding even if the
+        base model ties them."""
+        a, b = _factors(tensors, "lm_head.weight")
+        return head if a is None or b is None else self._merged(self.base.lm_head.weight, a, b)
 
     @torch.no_grad()
     def _merge(self, tensors: Mapping[str, Tensor]) -> LlamaWeights:
@@ -262,8 +371,9 @@ class Policy:
             return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
 
         base = self.base_weights()
-        converted = replace(base, embed=self._convert(base.embed), lm_head=self._convert(base.lm_head))
-        return self._with_linears(converted, merge, tensors)
+        layers = tuple(_replace_linears(layer, partial(merge, index)) for index, layer in enumerate(base.layers))
+        head = self._adapt_head(self._convert(base.lm_head), tensors)
+        return replace(base, embed=self._convert(base.embed), lm_head=head, layers=layers)
 
     def _merged(self, matrix: Tensor, a: Tensor, b: Tensor) -> Tensor:
         return torch.addmm(matrix.detach().float(), b, a, alpha=self._scale).to(self.dtype)
@@ -274,26 +384,6 @@ class Policy:
         if id(matrix) not in self._converted:
             self._converted[id(matrix)] = matrix.to(self.dtype)
         return self._converted[id(matrix)]
-
-    def _with_linears(
-        self, base: LlamaWeights, build: Callable[[int, str, Tensor], Matrix], tensors: Mapping[str, Tensor]
-    ) -> LlamaWeights:
-        """Return the weights with the matrices that `build` returns. The adapter of an output matrix is always merged,
-        and the result is separate from the embedding even if the base model ties them."""
-        layers = tuple(
-            replace(
-                layer,
-                linears={
-                    name: build(index, name, matrix)
-                    for name, matrix in layer.linears.items()
-                    if isinstance(matrix, Tensor)
-                },
-            )
-            for index, layer in enumerate(base.layers)
-        )
-        a, b = _factors(tensors, "lm_head.weight")
-        head = base.lm_head if a is None or b is None else self._merged(self.base.lm_head.weight, a, b)
-        return replace(base, layers=layers, lm_head=head)
 
     @property
     def _scale(self) -> float:
@@ -308,6 +398,12 @@ class Policy:
 
     def _fuse(self, read: Callable[[str, Tensor], Tensor]) -> LlamaWeights:
         return fuse(self.base, max_positions=self.max_positions, read=read)
+
+
+def _replace_linears(layer: LayerWeights, build: Callable[[str, Tensor], Matrix]) -> LayerWeights:
+    """Return a layer with the matrices that `build` returns."""
+    linears = {name: build(name, matrix) for name, matrix in layer.linears.items() if isinstance(matrix, Tensor)}
+    return replace(layer, linears=linears)
 
 
 def _stack_in_place(pieces: Sequence[Tensor]) -> Tensor:

@@ -15,8 +15,10 @@ from sparring.assembly import build_engine, build_learner, load_algorithm, load_
 from sparring.config import Config
 from sparring.engines.server import ServedModel, engine_app
 from sparring.gateway.server import Listener
+from sparring.models.precision import resolve_device
 from sparring.run_folders.recipe_files import find_code_folder
 from sparring.runtime import interrupts
+from sparring.training.learner import TorchLearner
 from sparring.training.rank import RankLearner
 from sparring.training.server import learner_app
 
@@ -39,12 +41,30 @@ def serve_engine(
 
 
 def serve_learner(
-    recipe: Path, config: Config, *, host: str, port: int, api_key: str | None, on_ready: Callable[[str], None]
+    recipe: Path,
+    config: Config,
+    *,
+    host: str,
+    port: int,
+    api_key: str | None,
+    on_ready: Callable[[str], None],
+    shards_weights: bool = False,
 ) -> None:
-    """Serve the learner of a recipe's model until interrupted. Raises the same errors as `serve_engine`."""
+    """Serve the learner of a recipe's model until interrupted. With `shards_weights`, the ranks of a group divide the
+    weights. Raises the same errors as `serve_engine`."""
     torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
     folder = find_code_folder(recipe)
-    learner = RankLearner(build_learner(config, load_policy(config, folder), load_algorithm(config, folder)))
+    algorithm = load_algorithm(config, folder)
+    # A model that does not fit the device is loaded into the main memory first.
+    device = resolve_device(config.model.device)
+
+    def load() -> TorchLearner:
+        policy = load_policy(config, folder, device="cpu" if shards_weights else device)
+        if shards_weights:
+            policy.check_sharding()
+        return build_learner(config, policy, algorithm)
+
+    learner = RankLearner(load, shards_weights=shards_weights, device_type=device.partition(":")[0])
     interrupts.run(_serve(Listener(learner_app(learner, api_key=api_key), host, port), on_ready))
 
 

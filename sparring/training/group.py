@@ -4,17 +4,23 @@ together (`training.rank`)."""
 from __future__ import annotations
 
 import contextvars
+import tempfile
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar, final
 
 import httpx
 
 from sparring.errors import ServiceError
 from sparring.protocols import LossConfig
-from sparring.runtime.cancellable import Cancelled, guard_change
+from sparring.runtime.cancellable import Cancelled, guard_change, raise_if_cancelled
 from sparring.runtime.logs import get_logger
 from sparring.training.packing import Share, deal
 from sparring.training.remote import RemoteLearner, RemoteState
@@ -24,6 +30,8 @@ logger = get_logger(__name__)
 
 Result = TypeVar("Result")
 
+RETRY_SECONDS = 2.0
+"""The time between two attempts to reach a lost rank."""
 RANK_SECONDS = 300.0
 """How long a rank waits for the others in a collective operation. A closed connection ends it at once."""
 PATIENCE_SECONDS = 10.0
@@ -56,7 +64,8 @@ class GroupLearner:
 
     The trajectories of a batch are dealt to the ranks. Each rank computes the gradient of its share. Then the ranks add up
     their gradients, and take the same step; their fingerprints are compared. If a rank ends or stops answering, the others
-    form a new group and compute the gradients since the last step again. Nothing is lost as long as one rank is alive.
+    form a new group and compute the gradients since the last step again. Nothing is lost as long as one rank is alive. A rank
+    that was started again at the same address gets the state of the others before the next step.
     """
 
     def __init__(
@@ -71,23 +80,29 @@ class GroupLearner:
     ) -> None:
         """Connect to running learners and form a group.
 
-        A computation fails if fewer than `min_ranks` are left. A rank waits `rank_seconds` for the others, and counts as lost
-        if its server does not answer for `patience_seconds`. `processes` are closed with the learner. Raises ServiceError if
-        a learner does not answer.
+        A computation fails if fewer than `min_ranks` are left, and the lost ones do not return within `rank_seconds`. A rank
+        waits `rank_seconds` for the others, and counts as lost if its server does not answer for `patience_seconds`.
+        `processes` are closed with the learner. Raises ServiceError if a learner does not answer.
         """
         self._min_ranks, self._rank_seconds, self._processes = min_ranks, rank_seconds, processes
+        self._connect = partial(RemoteLearner, api_key=api_key, patience_seconds=patience_seconds)
         self._pool = ThreadPoolExecutor(len(urls), thread_name_prefix="sparring-rank")
         self._ranks: list[RemoteLearner] = []
         self._lost: list[RemoteLearner] = []
         """Lost ranks, whose exported weights may still be in use."""
+        self._returned = SimpleQueue[RemoteLearner]()
+        """Lost ranks that were started again."""
         self._pending: list[_Call] = []
         self._lacks_gradients = False
         """Whether the gradients of `_pending` must be computed again, because a rank was lost."""
         self._needs_group = True
+        self._is_closed = threading.Event()
+        self._is_sharded = False
+        """Whether each rank holds only a part of the trained weights."""
         try:
             for url in urls:
-                self._ranks.append(RemoteLearner(url, api_key=api_key, patience_seconds=patience_seconds))
-            identities = self._retry(lambda: self._on_all(lambda rank, _: rank.run("identify")))
+                self._ranks.append(self._connect(url))
+            identities = self._retry(lambda: self._on_all(_identify))
             if len(set(identities)) > 1:
                 shown = "; ".join(f"{rank.base_url}: {one}" for rank, one in zip(self._ranks, identities, strict=True))
                 raise ServiceError(
@@ -106,6 +121,8 @@ class GroupLearner:
         old_logprobs: Sequence[float] | None = None,
     ) -> dict[str, float]:
         call = _Call(batch=batch, loss_fn=loss_fn, loss_config=loss_config, old_logprobs=old_logprobs)
+        if not self._pending:
+            self._take_back()
 
         def compute() -> dict[str, float]:
             self._restore_gradients()
@@ -137,7 +154,7 @@ class GroupLearner:
                 steps = self._on_all(_step_of(learning_rate), is_cancellable=False, accepts_loss=True)
         finally:
             self._pending.clear()
-        fingerprints = {fingerprint for _, fingerprint in steps}
+        fingerprints = {fingerprint for _, fingerprint in steps if fingerprint}
         if len(fingerprints) > 1:
             raise ServiceError(
                 f"after the step, the ranks have different weights ({', '.join(sorted(one[:12] for one in fingerprints))}). "
@@ -151,7 +168,11 @@ class GroupLearner:
         self._lacks_gradients = False
 
     def export_weights(self) -> Weights:
-        return self._retry(lambda: self._call_first(RemoteLearner.export_weights))
+        def export() -> Weights:
+            self._on_all(lambda rank, _: rank.run("fingerprint"))  # rank 0 gathers sharded weights
+            return self._call_first(RemoteLearner.export_weights)
+
+        return self._retry(export)
 
     def load_weights(self, weights: Weights) -> None:
         self._pending.clear()
@@ -159,7 +180,11 @@ class GroupLearner:
         self._lacks_gradients = False
 
     def export_state(self) -> RemoteState:
-        return self._retry(lambda: self._call_first(RemoteLearner.export_state))
+        def export() -> RemoteState:
+            self._on_all(lambda rank, _: rank.run("gather_state"))
+            return self._call_first(RemoteLearner.export_state)
+
+        return self._retry(export)
 
     def load_state(self, directory: Path) -> None:
         self._pending.clear()
@@ -172,6 +197,7 @@ class GroupLearner:
 
     def close(self) -> None:
         """Close the connections, and end the processes that were started for the group."""
+        self._is_closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
         for rank in (*self._ranks, *self._lost):
             rank.close()
@@ -195,7 +221,7 @@ class GroupLearner:
         """Return values of the trained tokens in the segment order of the whole batch."""
         shares = deal(batch, len(self._ranks))
         found = [0.0] * batch.num_trained_tokens
-        parts = self._on_all(lambda rank, share: compute(rank, share.batch) if share.places else [], shares)
+        parts = self._on_all(lambda rank, share: compute(rank, share.batch), shares)
         for share, values in zip(shares, parts, strict=True):
             for place, value in zip(share.places, values, strict=True):
                 found[place] = value
@@ -271,13 +297,54 @@ class GroupLearner:
                 f"a rank of the learner failed although all {len(alive)} ranks answer: {reason}. Resume the run from its last "
                 "checkpoint."
             )
-        if len(alive) < max(1, self._min_ranks):
+        if self._is_sharded:
             raise ServiceError(
-                f"the learner has lost {', '.join(lost)}, and {len(alive)} of at least {max(1, self._min_ranks)} ranks are left: "
-                f"{reason}. Start it again, and resume the run from its last checkpoint."
+                f"the learner has lost {', '.join(lost)}, and with it a part of the trained weights: {reason}. Start it again, "
+                "and resume the run from its last checkpoint. An adapter would survive, because each rank has all of it."
             )
-        logger.warning("the learner has lost %s and goes on with %d ranks: %s", ", ".join(lost), len(alive), reason)
         self._ranks, self._needs_group, self._lacks_gradients = alive, True, True
+        needed = max(1, self._min_ranks)
+        goes_on = "goes on with" if len(alive) >= needed else f"waits, because it needs {needed} ranks and has"
+        logger.warning("the learner has lost %s and %s %d ranks: %s", ", ".join(lost), goes_on, len(alive), reason)
+        for url in lost:
+            threading.Thread(target=self._reach, args=(url,), name="sparring-lost-rank", daemon=True).start()
+        deadline = time.monotonic() + self._rank_seconds
+        while alive and len(self._ranks) < needed and time.monotonic() < deadline:
+            raise_if_cancelled()
+            self._is_closed.wait(0.1)
+            self._take_back()
+        if len(self._ranks) < needed:
+            raise ServiceError(
+                f"the learner has lost {', '.join(lost)}, and {len(alive)} of at least {needed} ranks are left: {reason}. Start "
+                "it again, and resume the run from its last checkpoint."
+            )
+
+    def _reach(self, url: str) -> None:
+        """Wait until a lost rank answers, or the group is closed."""
+        while not self._is_closed.wait(RETRY_SECONDS):
+            with suppress(ServiceError):
+                self._returned.put(self._connect(url))
+                return
+
+    def _take_back(self) -> None:
+        """Give the state of this group to the ranks that were started again. They join it before the next computation."""
+        while not self._returned.empty():
+            rank = self._returned.get()
+            try:
+                if _identify(rank) != _identify(self._ranks[0]):
+                    raise ServiceError("it does not train the same model")
+                with tempfile.TemporaryDirectory(prefix="sparring-rank-") as folder:
+                    self._ranks[0].export_state().write(Path(folder))
+                    rank.load_state(Path(folder))
+            except ServiceError as error:
+                logger.warning("%s was started again, but cannot join the learner: %s", rank.base_url, error)
+                rank.close()
+                continue
+            self._ranks.append(rank)
+            self._needs_group = True
+            logger.warning(
+                "%s was started again, and the learner goes on with %d ranks", rank.base_url, len(self._ranks)
+            )
 
     def _form_group(self) -> None:
         """Connect the ranks with each other. Raises _RankLost if one ends meanwhile."""
@@ -290,16 +357,20 @@ class GroupLearner:
         host = httpx.URL(first.base_url).host
         numbers = {id(rank): number for number, rank in enumerate(self._ranks)}
 
-        def join(rank: RemoteLearner, _: object) -> None:
+        def join(rank: RemoteLearner, _: object) -> bool:
             place = {"host": host, "port": port, "rank": numbers[id(rank)], "size": size}
-            rank.run("join_group", **place, timeout_seconds=seconds)
+            return rank.run("join_group", **place, timeout_seconds=seconds)
 
-        self._on_all(join)
+        self._is_sharded = any(self._on_all(join))
         self._needs_group = False
 
 
 class _RankLost(ServiceError):
     """A rank cannot be reached, or has lost the connection to another rank."""
+
+
+def _identify(rank: RemoteLearner, _: object = None) -> str:
+    return rank.run("identify")
 
 
 def _step_of(learning_rate: float) -> Callable[[RemoteLearner, Any], tuple[dict[str, float], str]]:

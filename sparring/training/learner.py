@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
@@ -20,13 +20,32 @@ from sparring.models.forest import forest_logprobs, layout
 from sparring.models.generic_training import checkpoint_layers, sequence_logprobs
 from sparring.models.policy import Policy
 from sparring.models.threads import releases_threads
-from sparring.runtime.cancellable import guard_change, raise_if_cancelled
+from sparring.runtime.cancellable import Cancelled, guard_change, raise_if_cancelled
 from sparring.runtime.faults import fault_point
 from sparring.training.checkpoints import read_tensors
 from sparring.training.packing import pack
 from sparring.training.sequences import expand_batch, trained_values, trajectory_indices, with_values
 from sparring.training.state import MOMENTS, AdamWState
-from sparring.types import TrainingBatch, Weights
+from sparring.types import TokenSegment, TrainingBatch, TrainingSequence, Weights
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+NOTHING = TrainingBatch(
+    segments=(
+        TokenSegment(
+            parent=None,
+            token_ids=(0, 0),
+            mask=(False, True),
+            sampled_logprobs=(0.0, 0.0),
+            advantages=(0.0, 0.0),
+            weights=(0.0, 0.0),
+            temperature=1.0,
+        ),
+    ),
+    sequences=(TrainingSequence(segments=(0,), trajectory_id=""),),
+)
+"""A microbatch whose gradient is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +131,20 @@ class TorchLearner:
         """The number of computed microbatches so far. It shows that a long step still makes progress."""
         self._num_computed = 0
         """The number of tokens that went through the policy so far."""
+        self._agree: Callable[[int], int] | None = None
         self.reset_optimizer()
+
+    def shard(self, mesh: DeviceMesh, agree: Callable[[int], int]) -> None:
+        """Divide the weights among the ranks of a mesh. Those that are trained get a new optimizer, but an adapter, which is
+        not divided, keeps its own. From now on, all computations except `load_weights` and `load_state` are collective.
+
+        `agree` returns the largest number that a rank passes to it. Ranks with fewer microbatches than others compute some
+        that change nothing.
+        """
+        self._policy.shard(mesh)
+        self._checkpointing, self._agree = True, agree
+        if self._policy.is_sharded:
+            self.reset_optimizer()
 
     def reset_optimizer(self) -> None:
         """Delete moments and gradients, so that the next phase starts with a new optimizer on the current weights."""
@@ -159,16 +191,24 @@ class TorchLearner:
         total, num_before = 0.0, self._num_computed
         values: list[tuple[Tensor, ...]] = []
         effects: dict[str, list[Tensor]] = {}
-        old_batches: Iterable[TrainingBatch | None] = itertools.repeat(None)
+        microbatches = self._microbatches(batch)
+        old_batches: Sequence[TrainingBatch | None] = [None] * len(microbatches)
         if objective.is_three_policy and old_logprobs is not None:
             old_batches = self._microbatches(with_values(batch, old_logprobs))
-        for microbatch, old_batch in zip(self._microbatches(batch), old_batches, strict=False):
+
+        def add(microbatch: TrainingBatch, old_batch: TrainingBatch | None) -> None:
+            nonlocal total
             loss, found, changes = self._backward(objective, microbatch, old_batch)
             fault_point("learner.microbatch")
             total += loss
             values.append(found)
             for name, effect_M in changes.items():
                 effects.setdefault(name, []).append(effect_M)
+
+        self._run_passes(
+            [partial(add, *pair) for pair in zip(microbatches, old_batches, strict=True)],
+            idle=lambda: self._backward(objective, NOTHING, None),
+        )
         return Gradient(
             loss=total,
             num_tokens=self._num_computed - num_before,
@@ -179,7 +219,10 @@ class TorchLearner:
         )
 
     def gradients(self) -> list[Tensor]:
-        """Return the accumulated gradient of each trained tensor. Tensors without a gradient get zeros."""
+        """Return the accumulated gradient of each trained tensor. Tensors without a gradient get zeros. The gradients of
+        sharded tensors are not returned; they are already those of all ranks."""
+        if self._policy.is_sharded:
+            return []
         for parameter in self._policy.trained.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -187,6 +230,16 @@ class TorchLearner:
 
     def clear_gradient(self) -> None:
         self._optimizer.zero_grad()
+
+    @property
+    def has_shards(self) -> bool:
+        """Whether the weights are divided among the ranks of a group, except an adapter."""
+        return self._agree is not None
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the trained weights are divided among the ranks of a group."""
+        return self._policy.is_sharded
 
     @property
     def device(self) -> torch.device:
@@ -228,14 +281,16 @@ class TorchLearner:
             tokens, sampled_M=sampled_M, entropies_M=entropies_M, reference_M=references[0] if references else None
         )
         loss = (loss_M * self._masked(microbatch, "weights")).sum()
-        if not torch.isfinite(loss):
+        is_finite = bool(torch.isfinite(loss))
+        if is_finite or self._agree is not None:  # the other ranks wait for the backward pass
+            fault_point("learner.forward")
+            loss.backward()
+        if not is_finite:
             self._optimizer.zero_grad()
             raise DataError(
                 f"the loss of a microbatch of {microbatch.num_trained_tokens} tokens is {loss.item()}; nothing was "
                 "trained on it. Lower optimizer.learning_rate, or resume from the last checkpoint."
             )
-        fault_point("learner.forward")
-        loss.backward()
         values = (logprobs_M.detach(), sampled_M, entropies_M.detach(), *references)
         return loss.item(), values, {name: effect_M.detach() for name, effect_M in effects.items()}
 
@@ -244,7 +299,7 @@ class TorchLearner:
         """Take one AdamW step, and return its metrics. If the gradient is not finite, the weights stay unchanged, the
         gradients are cleared, and DataError is raised."""
         parameters = list(self._policy.trained.values())
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self._adam.grad_clip_norm or math.inf).item()
+        norm = self._clip_gradient(parameters)
         if not math.isfinite(norm):
             self._optimizer.zero_grad()
             raise DataError(
@@ -262,8 +317,17 @@ class TorchLearner:
         return {
             "training/grad_norm": norm,
             "training/learning_rate": learning_rate,
-            "training/update_size": update_size(self._optimizer),
+            "training/update_size": update_size(self._optimizer, is_sharded=self._policy.is_sharded),
         }
+
+    def _clip_gradient(self, parameters: Sequence[Tensor]) -> float:
+        """Limit the norm of the gradient, and return the norm before."""
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self._adam.grad_clip_norm or math.inf)
+        if self._policy.is_sharded:
+            from sparring.models.sharded import gather
+
+            norm = gather(norm)
+        return norm.item()
 
     @releases_threads
     def export_weights(self) -> Weights:
@@ -288,20 +352,52 @@ class TorchLearner:
         """Call `compute` for each microbatch, and return its values for the trained tokens in the segment order of the
         whole batch."""
         found = [0.0] * batch.num_trained_tokens
-        for microbatch in self._microbatches(with_values(batch, range(len(found)))):
+
+        def add(microbatch: TrainingBatch) -> None:
             places = trained_values(microbatch, "sampled_logprobs")
             for place, value in zip(places, compute(microbatch).tolist(), strict=True):
                 found[int(place)] = value
+
+        microbatches = self._microbatches(with_values(batch, range(len(found))))
+        self._run_passes([partial(add, one) for one in microbatches], idle=lambda: compute(NOTHING))
         return found
 
     def close(self) -> None:
         """Do nothing: the caller owns the policy."""
 
-    def _microbatches(self, batch: TrainingBatch) -> Iterator[TrainingBatch]:
-        for microbatch in pack(batch, self._max_tokens):
-            if microbatch.num_trained_tokens:
+    def _microbatches(self, batch: TrainingBatch) -> list[TrainingBatch]:
+        return [
+            microbatch if self._policy.is_lean else expand_batch(microbatch)
+            for microbatch in pack(batch, self._max_tokens)
+            if microbatch.num_trained_tokens
+        ]
+
+    def _run_passes(self, passes: Sequence[Callable[[], object]], *, idle: Callable[[], object]) -> None:
+        """Run all passes. A cancellation ends them between two passes.
+
+        With sharded weights, all ranks run the same number of passes: `idle` takes the place of those that a rank lacks, or
+        that come after its error, which is raised at the end.
+        """
+        if self._agree is None:
+            for run in passes:
                 raise_if_cancelled()
-                yield microbatch if self._policy.is_lean else expand_batch(microbatch)
+                run()
+            return
+        failure: DataError | Cancelled | None = None
+        for number in range(self._agree(len(passes))):
+            try:
+                raise_if_cancelled()
+            except Cancelled as error:
+                failure = failure or error
+            if failure is not None or number >= len(passes):
+                idle()
+                continue
+            try:
+                passes[number]()
+            except DataError as error:
+                failure = error
+        if failure is not None:
+            raise failure
 
     @releases_threads
     def load_weights(self, weights: Weights) -> None:
@@ -317,11 +413,15 @@ class TorchLearner:
 
     @releases_threads
     def export_state(self) -> AdamWState:
-        """Return a copy of the weights and moments, which later steps do not change."""
+        """Return a copy of the weights and moments, which later steps do not change. If they are sharded, ranks other than 0
+        get an empty one."""
         moments: dict[str, Tensor] = {}
         for name, parameter in self._policy.trained.items():
             slot = self._optimizer.state.get(parameter, {})
-            moments |= {f"{name}/{key}": slot[key].detach().to("cpu", copy=True) for key in MOMENTS if key in slot}
+            for key in (key for key in MOMENTS if key in slot):
+                whole = self._whole(slot[key].detach())
+                if whole is not None:
+                    moments[f"{name}/{key}"] = whole.to("cpu", copy=True)
         weights = self.export_weights().tensors
         return AdamWState(weights={name: tensor.cpu() for name, tensor in weights.items()}, moments=moments)
 
@@ -341,7 +441,9 @@ class TorchLearner:
                     f"{directory}: the optimizer state of {name} does not fit this model; use another checkpoint."
                 )
             if slot:
-                state[index_of[id(parameter)]] = slot
+                state[index_of[id(parameter)]] = {
+                    key: value if key == "step" else self._policy.place(value, name) for key, value in slot.items()
+                }
         if moments:
             raise DataError(
                 f"{directory}: the optimizer state has an unknown {next(iter(moments))}; use another checkpoint."
@@ -358,12 +460,14 @@ class TorchLearner:
             return sequence_logprobs(policy, batch, with_entropy_gradient=with_entropy_gradient)
         forest = layout(batch.segments, device=policy.device)
         self._num_computed += len(forest.ids_N)
-        return forest_logprobs(
-            policy.differentiable(),
-            forest,
-            with_entropy_gradient=with_entropy_gradient,
-            checkpointing=self._checkpointing,
-            trunk=policy.trunk,
+        return policy.run(
+            lambda weights: forest_logprobs(
+                weights,
+                forest,
+                with_entropy_gradient=with_entropy_gradient,
+                checkpointing=self._checkpointing,
+                trunk=policy.trunk,
+            )
         )
 
     @torch.no_grad()
@@ -375,31 +479,50 @@ class TorchLearner:
             with policy.module.disable_adapter():
                 return sequence_logprobs(policy, batch)[0]
         forest = layout(batch.segments, device=policy.device)
-        return forest_logprobs(policy.base_weights(), forest, trunk=policy.trunk)[0]
+        return policy.run(lambda weights: forest_logprobs(weights, forest, trunk=policy.trunk)[0], with_adapter=False)
 
     def _masked(self, batch: TrainingBatch, name: str) -> Tensor:
         """Return the values [M] of a segment field at the masked tokens."""
         return torch.tensor(trained_values(batch, name), dtype=torch.float32, device=self._policy.device)
+
+    def _whole(self, tensor: Tensor) -> Tensor | None:
+        """Return the whole tensor, or None if the tensors are sharded and this is not rank 0."""
+        if not self._policy.is_sharded:
+            return tensor
+        from sparring.models.sharded import gather
+
+        whole = gather(tensor)
+        return whole if torch.distributed.get_rank() == 0 else None
 
     def _forget_weights(self) -> None:
         self._snapshot: Weights | None = None
 
 
 @torch.no_grad()
-def update_size(optimizer: torch.optim.AdamW) -> float:
+def update_size(optimizer: torch.optim.AdamW, *, is_sharded: bool = False) -> float:
     """Return the norm of the change that the last step made to the trained weights, as a share of their norm. The norm
     is computed from the moments, without weight decay, so that no copy of the weights is needed."""
     changes, sizes = [], []
     for group in optimizer.param_groups:
         beta1, beta2 = group["betas"]
         for parameter in group["params"]:
-            sizes.append(parameter.norm())
+            sizes.append(_local(parameter).norm())
             state = optimizer.state.get(parameter)
             if state:
                 num_steps = float(state["step"])
-                first = state["exp_avg"] / (1 - beta1**num_steps)
-                second = state["exp_avg_sq"] / (1 - beta2**num_steps)
+                first = _local(state["exp_avg"]) / (1 - beta1**num_steps)
+                second = _local(state["exp_avg_sq"]) / (1 - beta2**num_steps)
                 changes.append(group["lr"] * (first / (second.sqrt() + group["eps"])).norm())
     if not changes:
         return 0.0
-    return (torch.stack(changes).norm() / torch.stack(sizes).norm().clamp(min=1e-30)).item()
+    norms = torch.stack((torch.stack(changes).norm(), torch.stack(sizes).norm()))
+    if is_sharded:
+        from sparring.models.sharded import add_norms
+
+        norms = add_norms(norms)
+    return (norms[0] / norms[1].clamp(min=1e-30)).item()
+
+
+def _local(tensor: Any) -> Tensor:
+    """Return the part of a tensor that this rank holds."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

@@ -18,24 +18,25 @@ START_SECONDS = 900.0
 
 @final
 class LocalRanks:
-    """Ranks that run as long as this object, and never longer than this process. A rank that ends is not started again,
-    because it has lost its weights. Implements `training.group.Processes`."""
+    """Ranks that run as long as this object, and never longer than this process. A rank that ends is started again.
+    Implements `training.group.Processes`."""
 
     def __init__(
         self,
         recipe: Path,
         overrides: Sequence[str],
         *,
+        options: Sequence[str] = (),
         num_ranks: int,
         gpus: Sequence[str],
         folder: Path,
         announce: Callable[[str], object],
     ) -> None:
-        """Start the ranks of a recipe, and wait until they answer. They use the GPUs in turn. Raises ServiceError if one
-        does not answer."""
+        """Start the ranks of a recipe with options of `sparring learner`, and wait until they answer. They use the GPUs in
+        turn. Raises ServiceError if one does not answer."""
         self.api_key = secrets.token_hex(16)
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-P", "-m", "sparring", "learner", str(recipe), *overrides]
+        command = [sys.executable, "-P", "-m", "sparring", "learner", str(recipe), *overrides, *options]
         self._processes: list[ServerProcess] = []
         try:
             for number in range(num_ranks):
@@ -50,6 +51,8 @@ class LocalRanks:
                     )
                 )
             wait_until_ready(self._processes, f"of {recipe}", announce, seconds=START_SECONDS)
+            for one in self._processes:
+                one.restart_when_it_ends()
         except BaseException:
             self.close()
             raise

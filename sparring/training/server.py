@@ -35,7 +35,9 @@ from sparring.runtime.cancellable import run_cancellable, wait_for_abandoned
 from sparring.runtime.remote import PROTOCOL, dumps, error_json, from_json
 from sparring.types import Json, TrainingBatch, Weights
 
-RANK_VERBS = ("open_group", "join_group", "add_up_gradients", "clear_gradients", "fingerprint", "identify")
+RANK_VERBS = (
+    "open_group", "join_group", "add_up_gradients", "clear_gradients", "fingerprint", "gather_state", "identify",
+)  # fmt: skip
 """The computations of a learner that can be a rank of a group."""
 MOST_KEPT = 64
 """The number of results of finished computations that are kept for repeated requests."""
@@ -47,13 +49,15 @@ class Rank(Protocol):
 
     def open_group(self, size: int, timeout_seconds: float) -> int: ...
 
-    def join_group(self, host: str, port: int, rank: int, size: int, timeout_seconds: float) -> None: ...
+    def join_group(self, host: str, port: int, rank: int, size: int, timeout_seconds: float) -> bool: ...
 
     def add_up_gradients(self) -> None: ...
 
     def clear_gradients(self) -> None: ...
 
     def fingerprint(self) -> str: ...
+
+    def gather_state(self) -> None: ...
 
     def identify(self) -> str: ...
 

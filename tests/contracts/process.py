@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from starlette.applications import Starlette
@@ -21,7 +22,8 @@ from tests.contracts.vllm_routes import VLLMRoutes
 
 def app_of(kind: str) -> Starlette:
     if "rank" in kind:
-        return learner_app(RankLearner(cases.torch_learner(lora="all weights" not in kind)))
+        load = partial(cases.torch_learner, lora="all weights" not in kind)
+        return learner_app(RankLearner(load, shards_weights="sharded" in kind))
     if "learner" in kind:
         return learner_app(cases.torch_learner(lora=kind == "learner"))
     if "vLLM" in kind or kind == "SGLang":

@@ -35,9 +35,9 @@ SETTINGS = (
 )
 
 
-def train(folder: Path, name: str, *, place: str | None = None, kill: bool = False) -> list[dict[str, float]]:
+def train(folder: Path, name: str, *more: str, place: str | None = None, kill: bool = False) -> list[dict[str, float]]:
     """Train a run, and return the metrics of its steps. With `kill`, kill a rank after the first step."""
-    overrides = [*SETTINGS, f"run.runs_dir={folder}"]
+    overrides = [*SETTINGS, *more, f"run.runs_dir={folder}"]
     if place is not None:
         file = folder / f"{name}.toml"
         file.write_text(place, "utf-8")
@@ -95,8 +95,37 @@ def test_a_run_goes_on_when_a_rank_is_killed(tmp_path: Path, caplog: pytest.LogC
     torch.set_num_threads(1)
     steps = train(tmp_path, "killed", place=GROUP, kill=True)
     assert len(steps) == 4
-    assert [one["training/ranks"] for one in steps][-1] == 1.0
+    assert 1.0 in [one["training/ranks"] for one in steps]
     assert "goes on with 1 ranks" in caplog.text
+
+
+@pytest.mark.parametrize("more", ["", "shard_weights = true\n"], ids=["replicated", "sharded"])
+def test_a_run_that_needs_all_ranks_waits_until_a_killed_one_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, more: str
+) -> None:
+    torch.set_num_threads(1)
+    adapter = ["model.trained_weights=lora"] if more else []
+    alone = train(tmp_path, "alone", *adapter)
+    steps = train(
+        tmp_path, "killed", *adapter, place=f"{GROUP}{more}min_ranks = 2\n".replace("= 30", "= 120"), kill=True
+    )
+    assert [one["training/ranks"] for one in steps] == [2.0] * 4
+    assert "was started again, and the learner goes on with 2 ranks" in caplog.text
+    for name in ("training/loss", "training/grad_norm"):
+        assert [one[name] for one in steps] == pytest.approx([one[name] for one in alone], abs=1e-4, rel=1e-4)
+
+
+def test_a_run_with_divided_weights_is_that_of_one_process_and_its_checkpoint_loads_there(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    alone = train(tmp_path, "alone")
+    group = train(tmp_path, "group", place=f"{GROUP}shard_weights = true\n")
+    for name in ("training/loss", "training/grad_norm", "training/update_size", "rollout/reward/mean"):
+        assert [one[name] for one in group] == pytest.approx([one[name] for one in alone], abs=1e-4, rel=1e-4)
+    overrides = ["learner.type=here", "schedule.max_steps=6"]
+    with sparring.MultiTurnRLTrainer.attach(tmp_path / "group", overrides=overrides, quiet=True) as trainer:
+        result = trainer.train(resume=True)
+    assert result is not None
+    assert result.step == 6
 
 
 def wait_for_end_of_ranks(run: Path, seconds: float = 15.0) -> bool:

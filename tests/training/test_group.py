@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparring.algorithms.losses import LOSSES
-from sparring.errors import ServiceError
+from sparring.errors import DataError, ServiceError
 from sparring.models.token_tree import count_nodes
 from sparring.training.group import GroupLearner
 from sparring.training.packing import deal
@@ -127,7 +129,7 @@ def three_steps(learner: Any, loss: str, **config: Any) -> list[float]:
     return found + learner.logprobs(BRANCHES)
 
 
-@pytest.fixture(scope="module", params=["rank", "rank of all weights"])
+@pytest.fixture(scope="module", params=["rank", "rank of all weights", "rank, sharded", "rank of all weights, sharded"])
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -147,7 +149,7 @@ def group_of(ranks: Sequence[RankProcess], *, lora: bool, **options: Any) -> Gro
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 def test_ranks_take_the_same_steps_as_one_process(kind: str, ranks: list[RankProcess], loss: str) -> None:
-    lora = kind == "rank"
+    lora = "all weights" not in kind
     expected = three_steps(torch_learner(lora=lora), loss)
     for number in (1, 2, 3):
         learner = group_of(ranks[:number], lora=lora)
@@ -169,7 +171,7 @@ def test_ranks_take_the_same_steps_as_one_process(kind: str, ranks: list[RankPro
 def test_corrections_and_terms_are_those_of_one_process(
     kind: str, ranks: list[RankProcess], config: dict[str, Any]
 ) -> None:
-    lora = kind == "rank"
+    lora = "all weights" not in kind
     if "kl_coef" in config and not lora:
         pytest.skip("with all weights in training, there is no model without training")
     expected = three_steps(torch_learner(lora=lora), "ppo", **config)
@@ -188,15 +190,69 @@ def test_corrections_and_terms_are_those_of_one_process(
     ],
 )
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_rank_that_is_killed_costs_nothing(fault: str, place: int) -> None:
+@pytest.mark.parametrize("kind", ["rank", "rank, sharded"])
+def test_a_rank_that_is_killed_costs_nothing(fault: str, place: int, kind: str) -> None:
     expected = three_steps(torch_learner(), "ppo")
-    with rank_processes(2, faults=[*["", ""][:place], fault]) as ranks:
+    with rank_processes(2, kind=kind, faults=[*["", ""][:place], fault]) as ranks:
         learner = group_of(ranks, lora=True, rank_seconds=20.0)
         found = three_steps(learner, "ppo")
         assert ranks[place].process.wait(10) == -signal.SIGKILL
         assert found == pytest.approx(expected, abs=1e-5, rel=1e-5)
         assert learner.forward_backward(BRANCHES, "ppo", LOSS_CONFIGS["ppo"])["training/ranks"] == 1.0
         learner.close()
+
+
+def test_a_rank_that_is_killed_with_a_part_of_the_trained_weights_ends_the_run() -> None:
+    with rank_processes(2, kind="rank of all weights, sharded") as ranks:
+        learner = group_of(ranks, lora=False)
+        learner.forward_backward(BRANCHES, "ppo", LOSS_CONFIGS["ppo"])
+        ranks[1].kill()
+        with pytest.raises(ServiceError, match=r"a part of the trained weights.*resume the run"):
+            learner.forward_backward(BRANCHES, "ppo", LOSS_CONFIGS["ppo"])
+        learner.close()
+
+
+def hash_files(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def test_a_state_loads_on_any_number_of_ranks(kind: str, ranks: list[RankProcess], tmp_path: Path) -> None:
+    lora = "all weights" not in kind
+    alone = torch_learner(lora=lora)
+    learner = group_of(ranks[:2], lora=lora)
+    for one in (alone, learner):
+        one.forward_backward(BRANCHES, "ppo", LOSS_CONFIGS["ppo"])
+        one.optim_step(0.02)
+    (tmp_path / "state").mkdir()
+    learner.export_state().write(tmp_path / "state")
+    learner.close()
+    alone.load_state(tmp_path / "state")
+    expected = three_steps(alone, "ppo")
+    for number in (1, 3):
+        learner = group_of(ranks[:number], lora=lora)
+        learner.load_state(tmp_path / "state")
+        (tmp_path / f"{number}").mkdir()
+        learner.export_state().write(tmp_path / f"{number}")
+        assert hash_files(tmp_path / f"{number}") == hash_files(tmp_path / "state")
+        assert three_steps(learner, "ppo") == pytest.approx(expected, abs=1e-5, rel=1e-5)
+        learner.close()
+
+
+def test_a_loss_that_is_not_finite_fails_on_all_ranks(kind: str, ranks: list[RankProcess]) -> None:
+    lora = "all weights" not in kind
+    learner = group_of(ranks[:2], lora=lora)
+    segments = (*BRANCHES.segments[:-1], infinite(BRANCHES.segments[-1]))
+    with pytest.raises(DataError, match="the loss of a microbatch"):
+        learner.forward_backward(replace(BRANCHES, segments=segments), "ppo", LOSS_CONFIGS["ppo"])
+    assert three_steps(learner, "ppo") == pytest.approx(
+        three_steps(torch_learner(lora=lora), "ppo"), abs=1e-5, rel=1e-5
+    )
+    learner.close()
+
+
+def infinite(segment: TokenSegment) -> TokenSegment:
+    """Return the segment with weights whose loss is not finite."""
+    return replace(segment, weights=tuple(math.inf if masked else 0.0 for masked in segment.mask))
 
 
 def test_a_rank_that_stops_answering_is_left_out() -> None:
@@ -210,7 +266,7 @@ def test_a_rank_that_stops_answering_is_left_out() -> None:
 
 def test_a_group_that_is_too_small_ends_the_run() -> None:
     with rank_processes(2) as ranks:
-        learner = group_of(ranks, lora=True, min_ranks=2)
+        learner = group_of(ranks, lora=True, min_ranks=2, rank_seconds=3.0)
         ranks[0].kill()
         with pytest.raises(ServiceError, match=r"1 of at least 2 ranks are left.*resume the run"):
             learner.forward_backward(BRANCHES, "ppo", LOSS_CONFIGS["ppo"])

@@ -106,7 +106,7 @@ def ranks_of_a_group(config: Config) -> Iterator[Conflict]:
     if learner.type != "group":
         return
     if learner.base_urls:
-        for key in find_given(config, "learner", "num_ranks"):
+        for key in find_given(config, "learner", "num_ranks", "shard_weights"):
             yield Conflict(
                 f"learner.{key}",
                 "is for ranks that are started on this machine, but learner.base_urls names running ranks; leave one out.",

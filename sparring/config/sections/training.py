@@ -255,6 +255,11 @@ class LearnerSection(Section):
     rank_timeout: FiniteFloat = Field(
         default=300.0, gt=0, description="Seconds that a rank waits for the others before it reports a failure."
     )
+    shard_weights: bool = Field(
+        default=False,
+        description="Whether the ranks divide the model's weights (FSDP2) instead of having a copy each, for a model that does "
+        "not fit one device. Running ranks have been started with or without `--shard-weights`.",
+    )
     api_key_env: str | None = Field(
         default=None, description="Name of the environment variable that contains the learner's key."
     )
@@ -263,7 +268,7 @@ class LearnerSection(Section):
 LEARNER_KEYS: Mapping[str, frozenset[str]] = {
     "here": frozenset({"type"}),
     "remote": frozenset({"type", "base_url", "api_key_env"}),
-    "group": frozenset({"type", "base_urls", "num_ranks", "min_ranks", "rank_timeout", "api_key_env"}),
+    "group": frozenset({"type", "base_urls", "num_ranks", "min_ranks", "rank_timeout", "shard_weights", "api_key_env"}),
 }
 """The keys of [learner] that each type reads."""
 
