@@ -27,7 +27,7 @@ from sparring.runtime.logs import get_logger
 logger = get_logger(__name__)
 
 OWNER = "owner.json"
-LEASE_SECONDS = 60.0
+LEASE_SECONDS = 30.0
 """A copy that its owner has not renewed for this time may be taken over."""
 POLL_SECONDS = 2.0
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -31,38 +33,46 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Training:
     return training
 
 
-@pytest.fixture
-def moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A server with S3's interface in this process, and the environment that leads clients to it."""
-    server_module = pytest.importorskip("moto.server", reason="needs moto[s3], flask and flask-cors")
-    pytest.importorskip("s3fs", reason="needs s3fs")
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+@pytest.fixture(scope="module")
+def moto() -> Iterator[Mapping[str, str]]:
+    """Start a server with S3's interface and a bucket. Return the environment variables that lead clients to it."""
+    moto_server = pytest.importorskip("moto.server", reason="needs moto[s3], flask and flask-cors")
+    s3fs = pytest.importorskip("s3fs")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
-    for name, value in {
+    variables = {
         "AWS_ENDPOINT_URL": f"http://{host}:{port}",
         "AWS_ACCESS_KEY_ID": "key",
         "AWS_SECRET_ACCESS_KEY": "secret",
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
-    import s3fs
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        s3fs.S3FileSystem(skip_instance_cache=True).mkdir(BUCKET)
+        yield variables
+    server.stop()
 
-    files = s3fs.S3FileSystem(skip_instance_cache=True)
-    if not files.exists(BUCKET):
-        files.mkdir(BUCKET)
-    try:
-        yield f"s3://{BUCKET}"
-    finally:
-        server.stop()
+
+@dataclass(frozen=True)
+class Place:
+    """An address for copies, and the environment variables that it needs."""
+
+    url: str
+    variables: Mapping[str, str]
+
+    def train_in(self, runs_dir: Path) -> Training:
+        return Training(runs_dir, (f"run.copy_to={self.url}",), variables=self.variables)
 
 
 @pytest.fixture(params=["file", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "file":
-        return f"file://{tmp_path}/store"
-    return f"{request.getfixturevalue('moto')}/{tmp_path.name}"
+        return Place(f"file://{tmp_path}/store", {})
+    return Place(f"s3://{BUCKET}/{tmp_path.name}", request.getfixturevalue("moto"))
 
 
 def wait_for_checkpoint(url: str, name: str) -> None:
@@ -87,13 +97,13 @@ def kill_after_copy(training: Training, url: str, checkpoint: str, *faults: Faul
 
 
 def test_a_run_that_lost_its_machine_and_its_disk_ends_as_if_nothing_had_happened(
-    store: str, uninterrupted: Training, tmp_path: Path
+    place: Place, uninterrupted: Training, tmp_path: Path
 ) -> None:
-    training = Training(tmp_path / "first", (f"run.copy_to={store}",))
-    kill_after_copy(training, store, "000002", Fault("step.claimed", "delay", at=3, seconds=120))
+    training = place.train_in(tmp_path / "first")
+    kill_after_copy(training, place.url, "000002", Fault("step.claimed", "delay", at=3, seconds=120))
 
-    elsewhere = Training(tmp_path / "second")
-    folder = fetch(f"{store}/run", elsewhere.runs_dir, say=print)
+    elsewhere = Training(tmp_path / "second", variables=place.variables)
+    folder = fetch(f"{place.url}/run", elsewhere.runs_dir, say=print)
     assert folder.status()["status"] == "interrupted"
     assert folder.status()["step"] == 2
     assert elsewhere.over(resume=True) == 0
@@ -103,22 +113,32 @@ def test_a_run_that_lost_its_machine_and_its_disk_ends_as_if_nothing_had_happene
         assert ledger.verify(max_steps_off_policy=0) == []
 
     # The continued run is copied, too.
-    again = fetch(f"{store}/run", tmp_path / "third", say=print)
+    again = fetch(f"{place.url}/run", tmp_path / "third", say=print)
     assert again.status()["status"] == "completed"
     assert fingerprint(Training(tmp_path / "third")) == fingerprint(uninterrupted)
 
 
 def test_a_run_ends_normally_while_its_store_is_unreachable(
-    moto: str, uninterrupted: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moto: Mapping[str, str], uninterrupted: Training, tmp_path: Path
 ) -> None:
-    faults = (Fault("copy.sending", "error", at=3, times=10**6),)
-    training = Training(tmp_path / "runs", (f"run.copy_to={moto}/{tmp_path.name}",))
-    assert training.over(*faults) == 0
+    # A server of its own, which ends after the first blocks.
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    variables = {**moto, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}
+    training = Place(f"s3://{BUCKET}/{tmp_path.name}", variables).train_in(tmp_path / "runs")
+    process = training.start(Fault("step.claimed", "delay", at=2, seconds=3))
+    deadline = time.monotonic() + 60
+    while not (training.run / "copy.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    server.stop()
+    process.join(180)
+    assert process.exitcode == 0
     assert fingerprint(training) == fingerprint(uninterrupted)
+    assert RunFolder(training.run).status()["status"] == "completed"
     log = [json.loads(line)["message"] for line in (training.run / "log.jsonl").read_text().splitlines()]
     assert any("The run continues, and the copy is tried again" in line for line in log)
     assert any("sparring runs copy" in line for line in log)
-    assert RunFolder(training.run).status()["status"] == "completed"
 
 
 def test_a_slow_store_delays_no_step(uninterrupted: Training, tmp_path: Path) -> None:
