@@ -104,6 +104,7 @@ def emitted() -> list[re.Pattern[str]]:
         "rollouts/metrics",
         "rollouts/tally",
         "assembly/run",
+        "copies/copier",
         "engines/load",
         "metering/prices",
         "rollouts/curriculum",
