@@ -282,9 +282,11 @@ class Copier:
         generation = self._ownership.generation
         fault_point("copy.publishing")
         self._require_owner()
-        name = name_manifest(generation, self._number + 1)
+        # A write that failed may still be carried out later, so its number is not used again.
+        self._number += 1
+        name = name_manifest(generation, self._number)
         self._store.write(name, manifest.encode())
-        self._newest, self._number = manifest, self._number + 1
+        self._newest = manifest
         self._kept[name] = manifest.blocks
         self._delete_old(generation)
 

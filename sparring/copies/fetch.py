@@ -79,7 +79,8 @@ def _fill(store: Store, generation: str, manifest: CopyManifest, folder: Path) -
         elif path.is_dir():
             with suppress(OSError):  # it is not empty
                 path.rmdir()
-    for name, entry in manifest.files.items():
+    # The recipe makes a folder a run, so it comes last.
+    for name, entry in sorted(manifest.files.items(), key=lambda item: item[0] == RUN_RECIPE):
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
             raise DataError(f"{store.url} lists {name!r}, which is outside of the run folder; the copy is damaged.")

@@ -8,10 +8,13 @@ import shutil
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from sparring.cli import app
 from sparring.copies.fetch import fetch
 from sparring.copies.manifest import BLOCK_BYTES, list_manifests, parse_name, read_newest
 from sparring.copies.ownership import OWNER, read_owner
@@ -22,11 +25,20 @@ from sparring.run_folders import RunFolder
 from sparring.runtime.faults import Fault, arm_for_block
 from sparring.training_run.resuming import find_start
 from tests.copies.builders import Run, contents
+from tests.copies.s3 import BUCKET, serve_s3
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    with serve_s3():
+        yield f"s3://{BUCKET}"
+
+
+@pytest.fixture(params=["file", "memory", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"file://{tmp_path}/store" if request.param == "file" else f"memory://{uuid.uuid4().hex}"
+    if request.param == "file":
+        return f"file://{tmp_path}/store"
+    return f"{request.getfixturevalue('s3') if request.param == 's3' else 'memory:/'}/{uuid.uuid4().hex}"
 
 
 def fetched(url: str, into: Path, name: str = "run") -> RunFolder:
@@ -207,9 +219,18 @@ def test_a_fetched_run_takes_the_copy_over_and_the_first_machine_notices(url: st
     second = Run.__new__(Run)
     second.folder = fetched(url, tmp_path / "elsewhere")
     # The first machine is alive, so it renews the copy.
-    threading.Timer(0.3, copier._ownership.renew).start()
+    is_refused = threading.Event()
+
+    def renew() -> None:
+        while not is_refused.wait(0.2):
+            copier._ownership.renew()
+
+    renewing = threading.Thread(target=renew)
+    renewing.start()
     with pytest.raises(UsageError, match="being written"):
         second.copy(url, is_resumed=True)
+    is_refused.set()
+    renewing.join()
     # Now it is silent for longer than the lease, which is 1 s here.
     second.copy(url, is_resumed=True)
     deadline = time.monotonic() + 5
@@ -278,3 +299,16 @@ def test_a_store_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         Store("nothing://there")
     with pytest.raises(ServiceError, match="dropbox"):
         Store("dropbox://there")
+
+
+def test_the_commands_copy_and_fetch(tmp_path: Path) -> None:
+    run = Run(tmp_path / "runs")
+    run.advance()
+    arguments = [str(run.folder.path), f"run.copy_to=file://{tmp_path}/store"]
+    assert "has no copy" in CliRunner().invoke(app, ["runs", "copy", arguments[0]]).output
+    assert CliRunner().invoke(app, ["runs", "copy", *arguments]).exit_code == 0
+    command = ["runs", "fetch", f"file://{tmp_path}/store/run", "--runs-dir", str(tmp_path / "elsewhere"), "--json"]
+    result = CliRunner().invoke(app, command)
+    assert json.loads(result.stdout) == {"path": str(tmp_path / "elsewhere" / "run"), "step": 1}
+    assert contents(tmp_path / "elsewhere" / "run") == contents(run.folder.path)
+    assert CliRunner().invoke(app, command).exit_code == DataError.exit_code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import signal
@@ -20,10 +19,9 @@ from sparring.copies.store import Store
 from sparring.ledger import Ledger
 from sparring.run_folders import RunFolder
 from sparring.runtime.faults import Fault
+from tests.copies.s3 import BUCKET, serve_s3
 from tests.faults.test_crashes import fingerprint, read_charts
 from tests.faults.training import Training
-
-BUCKET = "runs"
 
 
 @pytest.fixture(scope="module")
@@ -35,26 +33,8 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Training:
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[Mapping[str, str]]:
-    """Start a server with S3's interface and a bucket. Return the environment variables that lead clients to it."""
-    moto_server = pytest.importorskip("moto.server", reason="needs moto[s3], flask and flask-cors")
-    s3fs = pytest.importorskip("s3fs")
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    variables = {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        s3fs.S3FileSystem(skip_instance_cache=True).mkdir(BUCKET)
+    with serve_s3() as (_, variables):
         yield variables
-    server.stop()
 
 
 @dataclass(frozen=True)
@@ -118,20 +98,15 @@ def test_a_run_that_lost_its_machine_and_its_disk_ends_as_if_nothing_had_happene
     assert fingerprint(Training(tmp_path / "third")) == fingerprint(uninterrupted)
 
 
-def test_a_run_ends_normally_while_its_store_is_unreachable(
-    moto: Mapping[str, str], uninterrupted: Training, tmp_path: Path
-) -> None:
-    # A server of its own, which ends after the first blocks.
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    variables = {**moto, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}
-    training = Place(f"s3://{BUCKET}/{tmp_path.name}", variables).train_in(tmp_path / "runs")
-    process = training.start(Fault("step.claimed", "delay", at=2, seconds=3))
-    deadline = time.monotonic() + 60
-    while not (training.run / "copy.json").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    server.stop()
+def test_a_run_ends_normally_while_its_store_is_unreachable(uninterrupted: Training, tmp_path: Path) -> None:
+    with serve_s3() as (_, variables):
+        training = Place(f"s3://{BUCKET}/{tmp_path.name}", variables).train_in(tmp_path / "runs")
+        process = training.start(Fault("step.claimed", "delay", at=2, seconds=3))
+        deadline = time.monotonic() + 60
+        while not (training.run / "copy.json").exists():
+            assert time.monotonic() < deadline, "the run does not start to copy"
+            time.sleep(0.01)
+    # The server has ended.
     process.join(180)
     assert process.exitcode == 0
     assert fingerprint(training) == fingerprint(uninterrupted)
