@@ -74,7 +74,7 @@ vllm-learn: .venv/dev .clients/vllm
 # simulated runs, a gateway that is killed at 50 moments, 10,000 episodes of random clients and 200 over sockets, 10,000
 # dialogues, every system call of a save (with strace), and the real command killed, stopped and resumed.
 faults: .venv/dev
-	FAULT_SEEDS=5 $(BIN)/python -m pytest tests/faults tests/supervision tests/training/test_checkpoint_files.py tests/ledger \
+	FAULT_SEEDS=5 $(BIN)/python -m pytest tests/faults tests/copies tests/supervision tests/training/test_checkpoint_files.py tests/ledger \
 		tests/workers tests/runtime/test_cancellable.py tests/e2e/test_stopping.py tests/tracking/test_mlflow_tracker.py tests/engines/test_openai_outages.py \
 		tests/gateway/test_behaviours.py tests/sessions/test_dialogues.py
 

@@ -143,6 +143,8 @@ UNREADABLE = [
     ([*ENDPOINT, "detectors.reaction=stop"], "detectors.reaction"),
     (["tracking.mlflow_uri=http://localhost:5000"], "tracking.mlflow_uri"),
     (["tracking.mlflow_experiment_name=mine"], "tracking.mlflow_experiment_name"),
+    (["run.copy_to=backup"], "run.copy_to"),
+    (["run.copy_to=s3://key:secret@bucket/runs"], "run.copy_to"),
     (["sampling.sampling_max_tokens=2048"], "sampling.sampling_max_tokens"),
     (["sampling.sampling_max_tokens=64", "rollout.rollout_max_tokens=512"], "rollout.rollout_max_tokens"),
     (["agent.gateway_host=0.0.0.0"], "agent.gateway_host"),

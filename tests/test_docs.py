@@ -26,7 +26,7 @@ from sparring.types import Outcome, Task, Trajectory, UntrainedReason
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
-LITERAL = re.compile(r"(rollout|analysis|training|timing_s|engine|system|usage|val|\0)(/[a-z0-9_\0]+)+")
+LITERAL = re.compile(r"(rollout|analysis|training|timing_s|engine|system|copy|usage|val|\0)(/[a-z0-9_\0]+)+")
 """A metric's name in the code; \0 stands for what an f-string fills in."""
 
 
@@ -104,6 +104,7 @@ def emitted() -> list[re.Pattern[str]]:
         "rollouts/metrics",
         "rollouts/tally",
         "assembly/run",
+        "copies/copier",
         "engines/load",
         "metering/prices",
         "rollouts/curriculum",

@@ -57,6 +57,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "optimizer.max_tokens_per_microbatch": st.integers(1, 10**5),
     "environment.workers": st.integers(0, 64),
     "run.num_threads": st.integers(1, 64),
+    "run.copy_to": st.sampled_from(["s3://bucket/folder", "file:///folder"]),
 }
 """Values of the places that a recipe with a model of its own reads."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -87,6 +88,47 @@ def runs_stop(run: Run, as_json: Json = False) -> None:
         print_json({"path": str(folder.path), "told": was_sent})
     else:
         say(f"{folder.path} will stop; `sparring runs show {folder.path}` shows its status")
+
+
+@runs_app.command("fetch")
+@report_failures
+def runs_fetch(
+    address: Annotated[
+        str, typer.Argument(metavar="ADDRESS", help="The copy of a run: run.copy_to and the run's name.")
+    ],
+    runs_dir: RunsDir = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Restore a run from its copy (`run.copy_to`), for example because its machine is lost."""
+    from sparring.copies.fetch import fetch
+
+    folder = fetch(address, runs_dir, say=lambda line: typer.echo(line, err=True))
+    if as_json:
+        print_json({"path": str(folder.path), "step": folder.status().get("step", 0)})
+    else:
+        say(f"next: sparring train --resume {shlex.quote(str(folder.path))}")
+
+
+@runs_app.command("copy")
+@report_failures
+def runs_copy(run: Run, overrides: Overrides = None, as_json: Json = False) -> None:
+    """Copy a run that has ended to its store (`run.copy_to=ADDRESS`), for example after an outage."""
+    folder = RunFolder(resolve_run(run))
+    copy_to = folder.config(overrides or ()).run.copy_to
+    if copy_to is None:
+        raise UsageError(f"{folder.path} has no copy; add run.copy_to=ADDRESS.")
+    from sparring.copies.copier import open_copier
+
+    with folder.lock_for_training():
+        is_complete = open_copier(folder, copy_to, is_resumed=True, say=lambda line: typer.echo(line, err=True)).close()
+    if not is_complete:
+        raise ServiceError(
+            f"{copy_to} is not complete; the warnings above give the reason. Run this command again later."
+        )
+    if as_json:
+        print_json({"path": str(folder.path), "copy": f"{copy_to.rstrip('/')}/{folder.path.name}"})
+    else:
+        say(f"{copy_to.rstrip('/')}/{folder.path.name} contains all of {folder.path}")
 
 
 @runs_app.command("sync")

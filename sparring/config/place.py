@@ -41,6 +41,7 @@ PLACES: Mapping[str, str] = {
     "environment.workers": "environment.workers",
     "environment.worker_timeout": "environment.worker_timeout",
     "launch.num_threads": "run.num_threads",
+    "launch.copy_to": "run.copy_to",
     "launch.gateway_host": "agent.gateway_host",
     "launch.gateway_port": "agent.gateway_port",
 }

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from sparring.errors import ServiceError
-from sparring.ledger.rows import FORMAT, register_functions, unusable, upgrade
+from sparring.ledger.rows import FORMAT, published_in, register_functions, select_lineage, unusable, upgrade
 
 _PAUSES = (0.0, 0.01, 0.05, 0.2)
 """Seconds to wait before each new attempt to open a file that another process is opening or closing."""
@@ -42,6 +42,21 @@ def open_ledger(path: Path) -> Iterator[sqlite3.Connection]:
             raise ServiceError(
                 f"{path} cannot be read: {error}. Check the disk and the permissions, and try again."
             ) from error
+
+
+def back_up(path: Path, target: Path, *, is_ledger: bool = True) -> dict[int, str]:
+    """Write a consistent snapshot of a SQLite file that other connections may be writing. They do not wait.
+
+    For a ledger, return the names of the checkpoints in its lineage, keyed by step. Raises the errors of `open_ledger`.
+    """
+    try:
+        with closing(_open(path, "mode=ro")) as db, closing(sqlite3.connect(target)) as copy:
+            db.backup(copy)
+            if is_ledger and copy.execute("PRAGMA user_version").fetchone()[0] == FORMAT:
+                return published_in(select_lineage(copy))
+    except sqlite3.Error as error:
+        raise unusable(path, error) from error
+    return {}
 
 
 def _connect_with_retries(path: Path, held: ExitStack) -> sqlite3.Connection:

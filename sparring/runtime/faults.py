@@ -55,6 +55,9 @@ POINTS = {
     "environment.tool": "before a tool is called",
     "environment.close": "before an environment is closed",
     "reward.judging": "an episode is over, but not graded yet",
+    "copy.staged": "the files of a copy are staged, except for the ledger",
+    "copy.sending": "before a block of a copy is written",
+    "copy.publishing": "all blocks of a copy are written, but not its list of files",
     "worker.answering": "in a worker process, before each call of an environment, reward or scorer",
 }
 """Sparring's own points. Points in user code need other names."""

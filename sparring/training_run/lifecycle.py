@@ -12,6 +12,8 @@ from typing import TypeAlias
 from sparring.assembly import TrainingParts, record_parts
 from sparring.checks.running import gate
 from sparring.checks.running.check_report import CheckReport
+from sparring.copies.copier import Copier, open_copier
+from sparring.copies.store import Store
 from sparring.errors import GateError
 from sparring.evaluation.evaluation import refuse_shared_ids
 from sparring.findings import Severity
@@ -71,6 +73,9 @@ async def _load(loader: Loader, request: TrainRequest, console: Console) -> Load
     """Check the recipe, load the run, and check the model. Raises GateError if the checks find errors."""
     if loader.folder is None:
         RunFolder.require_new(Path(loader.config.run.runs_dir), loader.name)  # before the checks, which take a minute
+    copy_to = loader.config.run.copy_to
+    if copy_to is not None and not request.resume:
+        await asyncio.to_thread(Store(copy_to).probe)
     if not request.is_checked or request.resume:
         return await _load_model(loader, console)
     with console.phase("checking the recipe"):
@@ -129,11 +134,14 @@ async def _train(loaded: LoadedRun[TrainingParts], start: Start, console: Consol
     """Train with open trackers and a watchdog, and record how training ends."""
     folder = loaded.folder
     tracker = open_trackers(loaded.parts.config, folder, console)
+    copier: Copier | None = None
     supervised().trains(str(folder.path))
     try:
+        copier = await _open_copier(loaded, start, console)
         _record_status(folder, tracker, "running")
         with _watchdog(loaded, console):
-            result = await TrainingRun(loaded, start, tracker=tracker, console=console, stop=stop).train()
+            run = TrainingRun(loaded, start, tracker=tracker, console=console, copier=copier, stop=stop)
+            result = await run.train()
         _record_status(folder, tracker, result.status, step=result.step)
         return result
     except BaseException as error:
@@ -145,6 +153,18 @@ async def _train(loaded: LoadedRun[TrainingParts], start: Start, console: Consol
         raise
     finally:
         await asyncio.to_thread(tracker.close)
+        if copier is not None:
+            await asyncio.to_thread(copier.close)
+
+
+async def _open_copier(loaded: LoadedRun[TrainingParts], start: Start, console: Console) -> Copier | None:
+    """Start to copy the run if the recipe names a store. Raises the errors of `open_copier`."""
+    copy_to = loaded.parts.config.run.copy_to
+    if copy_to is None:
+        return None
+    return await asyncio.to_thread(
+        open_copier, loaded.folder, copy_to, is_resumed=start.is_resumed, say=console.announced
+    )
 
 
 def _record_status(

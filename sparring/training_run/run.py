@@ -25,6 +25,7 @@ from sparring.assembly import (
 from sparring.assembly.update_rule import build_update_rule
 from sparring.config import Config, find_warnings
 from sparring.config.sections import WarmStartSection
+from sparring.copies.copier import Copier
 from sparring.detectors.runner import DetectorRunner
 from sparring.errors import GateError
 from sparring.evaluation.claim import Claim
@@ -89,7 +90,7 @@ class Start:
 class TrainingRun:
     """The training of a run, with the state that its parts share. The loop calls this object between the steps.
 
-        result = await TrainingRun(loaded, start, tracker=tracker, console=console, stop=stop).train()
+        result = await TrainingRun(loaded, start, tracker=tracker, console=console, copier=copier, stop=stop).train()
 
     The object must be created in the event loop in which it trains. `stop` ends it with a checkpoint.
     """
@@ -101,11 +102,12 @@ class TrainingRun:
         *,
         tracker: Tracker,
         console: Console,
+        copier: Copier | None,
         stop: asyncio.Event,
     ) -> None:
         parts, folder, config = loaded.parts, loaded.folder, loaded.parts.config
         self._parts, self._folder, self._path, self._config = parts, folder, loaded.path, config
-        self._start, self._console, self._stop = start, console, stop
+        self._start, self._console, self._copier, self._stop = start, console, copier, stop
         # The ledger also contains rollouts that are not in any checkpoint, so each resumption labels its own rollouts.
         label = f"r{len(parts.ledger.rollouts())}-" if start.is_resumed else ""
         self._curriculum = load_curriculum(config, parts.tasks.train, label=label)
@@ -215,7 +217,8 @@ class TrainingRun:
     async def save(self, step: int) -> None:
         """Save a checkpoint if one is due, and record the step as done."""
         losses = self._scheduler.budget.finding(step), self._parts.collector.losses.finding(step)
-        for finding in (*losses, await asyncio.to_thread(self._saver.shortage, step)):
+        copy = self._copier.finding(step) if self._copier is not None else None
+        for finding in (*losses, copy, await asyncio.to_thread(self._saver.shortage, step)):
             if finding is not None:
                 self._tracker.log_finding(finding.as_json())
         every = self._config.schedule.save_every
@@ -233,6 +236,7 @@ class TrainingRun:
             **self._parts.engine.metrics(),
             **self._parts.collector.tally.take(),
             **self._state_visits.metrics(trajectories),
+            **(self._copier.metrics() if self._copier is not None else {}),
             "system/memory_rss_bytes": float(resident_bytes()),
         }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -30,6 +32,8 @@ class Training:
     runs_dir: Path
     overrides: tuple[str, ...] = ()
     recipe: Path = RECIPE
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the process, which is not a child of this one."""
 
     @property
     def run(self) -> Path:
@@ -51,6 +55,7 @@ class Training:
 def _train(training: Training, faults: tuple[Fault, ...], log: Path | None, resume: bool) -> None:
     from sparring.trainer import MultiTurnRLTrainer
 
+    os.environ.update(training.variables)
     arm(faults, log=log)
     if resume:
         trainer = MultiTurnRLTrainer.attach(training.run)

@@ -1,4 +1,4 @@
-"""Rules of [tracking] and [limits]: addresses, secrets, prices and costs."""
+"""Rules of [tracking], [limits] and the copies of a run: addresses, secrets, prices and costs."""
 
 from __future__ import annotations
 
@@ -45,6 +45,22 @@ def invalid_webhook_variable(config: Config) -> Iterator[Conflict]:
         yield Conflict("tracking.webhook_url_env", message)
 
 
+def invalid_copy_address(config: Config) -> Iterator[Conflict]:
+    address = config.run.copy_to
+    if address is None:
+        return
+    if re.search(r"://[^/@]*:[^/@]*@", address):
+        yield Conflict(
+            "run.copy_to",
+            "contains a password; put it into the environment variables or the file that the store's library reads.",
+        )
+    elif not re.fullmatch(r"[a-z][a-z0-9+.\-]*://\S+", address):
+        yield Conflict(
+            "run.copy_to",
+            f"is {address!r}; use an address with a protocol, such as s3://BUCKET/FOLDER, or file:///FOLDER for another disk.",
+        )
+
+
 def invalid_prices(config: Config) -> Iterator[Conflict]:
     for name in config.tracking.prices:
         if not has_price(name):
@@ -66,6 +82,7 @@ RULES: tuple[ConfigRule, ...] = (
     password_in_mlflow_uri,
     invalid_prometheus_address,
     invalid_webhook_variable,
+    invalid_copy_address,
     invalid_prices,
     cost_without_prices,
 )
