@@ -89,7 +89,11 @@ class Worker:
         self._play = play
         self._headers = {"authorization": f"Bearer {key}"}
         self._patience_seconds = patience_seconds
-        self._client = client or httpx.AsyncClient(timeout=httpx.Timeout(_POLL_SECONDS + 40.0, connect=10.0))
+        # By default, at most 100 requests could wait at once, and therefore at most 100 episodes could run.
+        self._client = client or httpx.AsyncClient(
+            timeout=httpx.Timeout(_POLL_SECONDS + 40.0, connect=10.0),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+        )
         self._clock = clock
         self._sleep = sleep
         self._rng = rng or random.Random()
