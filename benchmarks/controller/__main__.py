@@ -24,24 +24,27 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.controller.agents import work
+from benchmarks.controller.recipe.archive import encode_turn
 from benchmarks.growth.__main__ import slope
 from benchmarks.report import options, report
+from benchmarks.vllm_controller import servers
 
 RECIPE = Path(__file__).parent / "recipe" / "recipe.toml"
-WAYS = ("tool loop", "gateway")
+WAYS = ("tool loop", "gateway", "servers")
 SESSIONS, SMOKE = (256, 1024, 4096), (16, 32)
 LARGEST_SLOPE = 1.1
 LATENCY = (0.5, 1.5)
 SMOKE_LATENCY = (0.01, 0.03)
 """The shortest and the longest duration of a turn, in seconds."""
 LOGPROB = -1.0
+NUM_SERVERS = 2
 NUM_RANKS = 10
 """Each batch is dealt to this number of learners, and encoded for them."""
 KEY = "benchmark"
@@ -61,7 +64,7 @@ class Mark:
     commits: int
 
 
-def control(folder: Path, way: str, sessions: int, steps: int, *, smoke: bool) -> dict[str, float]:
+def control(folder: Path, way: str, sessions: int, steps: int, urls: Sequence[str], *, smoke: bool) -> dict[str, float]:
     """Train in this process. Return what was used between the first and the last update."""
     # Imported only in the processes that train.
     from sparring.assembly import TrainingParts, load_training_parts
@@ -69,6 +72,7 @@ def control(folder: Path, way: str, sessions: int, steps: int, *, smoke: bool) -
     from sparring.config import load_config
     from sparring.engines.scripted import ScriptedEngine
     from sparring.ledger import Ledger
+    from sparring.protocols import Engine
     from sparring.rollouts import Collector, EpisodeAgent, Grading, MainPolicy, RolloutLimits
     from sparring.runtime import event_loop
     from sparring.runtime.plugins import load_object
@@ -77,17 +81,26 @@ def control(folder: Path, way: str, sessions: int, steps: int, *, smoke: bool) -
     from sparring.training.packing import deal
     from sparring.training_run.lifecycle import TrainRequest, run_training
     from sparring.training_run.loading import RunLoader
-    from sparring.types import SampleRequest, TrainingBatch
+    from sparring.types import Completion, SampleRequest, TrainingBatch
 
     port, latency = free_port(), SMOKE_LATENCY if smoke else LATENCY
+    archive = [
+        "environment.target=archive:Archive",
+        "environment.max_turns=4",
+        "reward.reward=archive:reward",
+        "reward.scorer=archive:scorer",
+    ]
+    addresses = ", ".join(f'"{url}"' for url in urls)
     source = {
-        "tool loop": [
-            "environment.target=archive:Archive",
-            "environment.max_turns=8",
-            "reward.reward=archive:reward",
-            "reward.scorer=archive:scorer",
-        ],
+        "tool loop": archive,
         "gateway": ["agent.pull=true", f"agent.gateway_port={port}"],
+        "servers": [
+            *archive,
+            "engine.type=vllm",
+            f"engine.base_urls=[{addresses}]",
+            f"engine.max_running={sessions}",
+            "model.trained_weights=lora",
+        ],
     }
     overrides = [
         f"run.runs_dir={folder}",
@@ -121,25 +134,26 @@ def control(folder: Path, way: str, sessions: int, steps: int, *, smoke: bool) -
         def logprobs(self, batch: TrainingBatch) -> list[float]:
             return [LOGPROB] * batch.num_trained_tokens
 
-    def load(config: Any, recipe_dir: Path, ledger: Ledger, *, announce: Any, folder: Path | None) -> TrainingParts:
-        parts = load_training_parts(config, recipe_dir, ledger, announce=announce, folder=folder)
-        event_loop.submit(parts.engine.close()).result()
-        messages_of = load_object("archive:messages_of", folder=recipe_dir)
-        num_turns: int = load_object("archive:NUM_TURNS", folder=recipe_dir)
-        answers = [[parts.chat.answer(one, ()) for one in messages_of(turn)] for turn in range(num_turns)]
+    class CountedEngine:
+        """An engine that counts the turns. It scores no ids, because the servers compute nothing."""
 
-        def answer(request: SampleRequest) -> Sequence[int]:
+        def __init__(self, engine: Engine) -> None:
+            self._engine = engine
+            self.capabilities = replace(engine.capabilities, scores_given_ids=False)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._engine, name)
+
+        async def sample(self, request: SampleRequest, on_token: Any = None) -> Completion:
             nonlocal requests
             requests += 1
-            engine.requests.clear()
-            return random.Random(request.seed).choice(answers[request.order[-1]])
+            return await self._engine.sample(request, on_token)
 
-        engine = ScriptedEngine(
-            answer,
-            logprob=LOGPROB,
-            max_context_tokens=1024,
-            seconds=lambda request: random.Random(request.seed + 1).uniform(*latency),
-        )
+    def load(config: Any, recipe_dir: Path, ledger: Ledger, *, announce: Any, folder: Path | None) -> TrainingParts:
+        parts = load_training_parts(config, recipe_dir, ledger, announce=announce, folder=folder)
+        engine: Any = CountedEngine(parts.engine if urls else build_script(parts, recipe_dir))
+        if not urls:
+            event_loop.submit(parts.engine.close()).result()
         code = load_user_code(config, recipe_dir, announce)
         collector = Collector(
             agent=EpisodeAgent(code.agent, code.close),
@@ -151,6 +165,23 @@ def control(folder: Path, way: str, sessions: int, steps: int, *, smoke: bool) -
         )
         idle: Any = IdleLearner(parts)
         return replace(parts, engine=engine, collector=collector, learner=idle)
+
+    def build_script(parts: TrainingParts, recipe_dir: Path) -> ScriptedEngine:
+        messages_of = load_object("archive:messages_of", folder=recipe_dir)
+        num_turns: int = load_object("archive:NUM_TURNS", folder=recipe_dir)
+        answers = [[parts.chat.answer(one, ()) for one in messages_of(turn)] for turn in range(num_turns)]
+
+        def answer(request: SampleRequest) -> Sequence[int]:
+            engine.requests.clear()
+            return random.Random(request.seed).choice(answers[request.order[-1]])
+
+        engine = ScriptedEngine(
+            answer,
+            logprob=LOGPROB,
+            max_context_tokens=1024,
+            seconds=lambda request: random.Random(request.seed + 1).uniform(*latency),
+        )
+        return engine
 
     os.environ["SPARRING_WORKER_KEY"] = KEY
     config = load_config(RECIPE, overrides)
@@ -221,11 +252,19 @@ def free_port() -> int:
 
 
 def measure(way: str, sessions: int, steps: int, *, smoke: bool) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        urls: list[str] = []
+        if way == "servers":
+            latency = SMOKE_LATENCY if smoke else LATENCY
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                tokens = pool.apply(encode_turn)
+            urls = stack.enter_context(servers(NUM_SERVERS, tokens, sum(latency) / 2))
         if smoke:
-            return control(Path(folder), way, sessions, steps, smoke=True)
+            return control(Path(folder), way, sessions, steps, urls, smoke=True)
+        words = [folder, way, str(sessions), str(steps), *urls]
         answer = subprocess.run(
-            [sys.executable, "-m", "benchmarks.controller", "--control", folder, way, str(sessions), str(steps)],
+            [sys.executable, "-m", "benchmarks.controller", "--control", *words],
             check=True,
             stdout=subprocess.PIPE,
             text=True,
@@ -242,11 +281,11 @@ def main() -> int:
     )
     parser.add_argument("--only", choices=WAYS, nargs="+", default=list(WAYS), help="the ways in which agents come")
     parser.add_argument("--sessions", type=int, nargs="+", default=list(SESSIONS), help="numbers of sessions")
-    parser.add_argument("--control", nargs=4, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--control", nargs="+", default=None, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.control is not None:
-        folder, way, *numbers = arguments.control
-        print(json.dumps(control(Path(folder), way, *map(int, numbers), smoke=False)))
+        folder, way, size, steps, *urls = arguments.control
+        print(json.dumps(control(Path(folder), way, int(size), int(steps), urls, smoke=False)))
         return 0
     sizes, steps = (SMOKE, 3) if arguments.smoke else (arguments.sessions, arguments.steps)
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
@@ -262,8 +301,9 @@ def main() -> int:
     figures, targets, sides = {}, {}, {}
     for way in arguments.only:
         mine = [row for row in rows if row["agents"] == way]
-        figures[f"slope of processor time, {way}"] = slope(sizes, [row["processor, s"] for row in mine])
-        targets[f"slope of processor time, {way}"] = {"at_most": LARGEST_SLOPE}
+        if len(mine) > 1:
+            figures[f"slope of processor time, {way}"] = slope(sizes, [row["processor, s"] for row in mine])
+            targets[f"slope of processor time, {way}"] = {"at_most": LARGEST_SLOPE}
         figures[f"turns/s that the process can serve, {way}"] = min(row["turns/s possible"] for row in mine)
         sides[way] = sum(row["turns"] for row in mine)
     return report(

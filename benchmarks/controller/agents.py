@@ -18,11 +18,16 @@ EPISODES_PER_WORKER = 32
 
 async def play(invocation: Mapping[str, Any]) -> float:
     """Run an episode through the gateway, and return its reward."""
-    client = Client(invocation["base_url"], invocation["api_key"])
-    await client.open()
+    client = await connect(invocation)
     messages = list(invocation["messages"])
     while not messages or messages[-1]["role"] != "assistant":
-        content = await client.post(json.dumps({"model": "policy", "messages": messages}).encode())
+        body = json.dumps({"model": "policy", "messages": messages}).encode()
+        try:
+            content = await client.post(body)
+        except asyncio.IncompleteReadError:  # the gateway closes connections that are idle for some seconds
+            client.close()
+            client = await connect(invocation)
+            content = await client.post(body)
         message = content["choices"][0]["message"]
         results = [
             {
@@ -35,6 +40,12 @@ async def play(invocation: Mapping[str, Any]) -> float:
         messages += [message, *results]
     client.close()
     return random.Random(invocation["api_key"]).random()
+
+
+async def connect(invocation: Mapping[str, Any]) -> Client:
+    client = Client(invocation["base_url"], invocation["api_key"])
+    await client.open()
+    return client
 
 
 def work(port: int, sessions: int, key: str) -> None:

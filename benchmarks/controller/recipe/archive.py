@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparring import Environment, Message, Task, Trajectory, answer, tool, tool_call
+from sparring.chat import TemplateChat
 from sparring.models.small import small_model
 
 NUM_TURNS = 4
@@ -48,6 +49,12 @@ def scorer(trajectory: Trajectory) -> float:
 def build(seed: int) -> tuple[Any, Any]:
     texts = [[task.messages[0], *messages_of(0)[:8], *messages_of(NUM_TURNS)[:8]] for task in train_tasks(16)]
     return small_model(seed, texts, vocabulary_size=512, width=64, layers=2, max_positions=1024)
+
+
+def encode_turn() -> list[int]:
+    """Return the tokens of a turn that calls the tool."""
+    _, tokenizer = build(0)
+    return list(TemplateChat(tokenizer).answer(messages_of(0)[0], ()))
 
 
 def train_tasks(num: int = NUM_TASKS) -> list[Task]:
