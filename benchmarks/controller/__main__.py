@@ -257,8 +257,7 @@ def measure(way: str, sessions: int, steps: int, *, smoke: bool) -> dict[str, fl
         urls: list[str] = []
         if way == "servers":
             latency = SMOKE_LATENCY if smoke else LATENCY
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                tokens = pool.apply(encode_turn)
+            tokens = encode_turn()
             urls = stack.enter_context(servers(NUM_SERVERS, tokens, sum(latency) / 2))
         if smoke:
             return control(Path(folder), way, sessions, steps, urls, smoke=True)
