@@ -40,8 +40,8 @@ def encode_turn() -> list[int]:
     return [*call, min(create_chat(tokenizer, "model:build").stop_ids)]
 
 
-def serve(pipe: Connection, tokens: list[int]) -> None:
-    """Serve the routes of vLLM that the engine uses. Every turn has the same tokens."""
+def serve(pipe: Connection, tokens: list[int], latency: float) -> None:
+    """Serve the routes of vLLM that the engine uses. Every turn has the same tokens, and takes `latency` seconds."""
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import JSONResponse, Response
@@ -58,7 +58,7 @@ def serve(pipe: Connection, tokens: list[int]) -> None:
     async def generate(request: Request) -> Response:
         sampling = (await request.json())["sampling_params"]
         turn = tokens if sampling["max_tokens"] > 1 else tokens[:1]
-        await asyncio.sleep(LATENCY)
+        await asyncio.sleep(latency)
         # At a small temperature, the first token of the check of the server's settings is nearly certain.
         logprob = -0.001 if sampling["temperature"] < 0.1 else -0.5
         content = [{"token_id": one, "logprob": logprob, "top_logprobs": []} for one in turn]
@@ -83,14 +83,14 @@ def serve(pipe: Connection, tokens: list[int]) -> None:
 
 
 @contextmanager
-def servers(number: int, tokens: list[int]) -> Iterator[list[str]]:
+def servers(number: int, tokens: list[int], latency: float = LATENCY) -> Iterator[list[str]]:
     """Start servers in separate processes; yields their addresses."""
     context = multiprocessing.get_context("spawn")
     processes, urls = [], []
     try:
         for _ in range(number):
             ours, theirs = context.Pipe()
-            processes.append(context.Process(target=serve, args=(theirs, tokens), daemon=True))
+            processes.append(context.Process(target=serve, args=(theirs, tokens, latency), daemon=True))
             processes[-1].start()
             urls.append(ours.recv())
         yield urls

@@ -26,6 +26,7 @@ from sparring.errors import (
     UsageError,
 )
 from sparring.runtime.clock import SYSTEM_CLOCK, Clock
+from sparring.runtime.connections import open_connections
 from sparring.sessions import AnySession
 from sparring.types import Json, Outcome, Reward, Sampling, Task
 
@@ -186,6 +187,7 @@ class HttpAgent:
             headers={"content-type": "application/json", **(headers or {})},
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None),
+            transport=open_connections(url),
         )
 
     async def play(self, task: Task, session: AnySession) -> AgentResult:

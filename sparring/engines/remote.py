@@ -18,6 +18,7 @@ import httpx
 from sparring.errors import InfrastructureError, ServiceError
 from sparring.models.tensor_files import write_weights
 from sparring.protocols import TokenCallback
+from sparring.runtime.connections import open_connections
 from sparring.runtime.remote import (
     CONNECT_SECONDS,
     SILENCE_SECONDS,
@@ -190,7 +191,10 @@ class _Channel:
         self.capabilities = from_json(EngineCapabilities, self.hello["capabilities"])
         self.max_context_tokens = int(self.hello["max_context_tokens"])
         self._client = httpx.AsyncClient(
-            headers=headers, timeout=timeout, limits=httpx.Limits(max_connections=None, max_keepalive_connections=64)
+            headers=headers,
+            timeout=timeout,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            transport=open_connections(base_url),
         )
         self._announced: list[tuple[str, bool]] = []
         """The sessions that were opened or closed, in order, and that the server does not know about yet."""

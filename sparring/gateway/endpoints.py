@@ -22,6 +22,8 @@ from sparring.types import Sampling
 
 NUM_KEPT = 256
 """The number of latest answers that requests to a server without episodes can continue."""
+NUM_EPISODES = 64
+"""The number of episodes up to which those that have ended are kept."""
 
 
 class Endpoints(Protocol):
@@ -74,6 +76,8 @@ class EpisodeEndpoints:
         self._model_name = model_name
         self._in_flight = InFlight(max_in_flight, of="The run")
         self._episodes: dict[str, OpenEpisode] = {}
+        self._num_kept = NUM_EPISODES
+        """The number of episodes at which those with a closed session are removed."""
 
     @property
     def model_names(self) -> Sequence[str]:
@@ -82,7 +86,10 @@ class EpisodeEndpoints:
     def register(self, session: AnySession, report: EpisodeReport | None = None) -> str:
         """Return a new key for a session. `report` is the report of the session's episode, if another key of the
         episode already has it."""
-        self._episodes = {digest: other for digest, other in self._episodes.items() if not other.session.is_closed}
+        if len(self._episodes) >= self._num_kept:
+            self._episodes = {digest: one for digest, one in self._episodes.items() if not one.session.is_closed}
+            # Twice as many, so that a registration takes constant time on average.
+            self._num_kept = max(NUM_EPISODES, 2 * len(self._episodes))
         api_key = f"sk-{secrets.token_urlsafe(32)}"
         self._episodes[_digest(api_key)] = OpenEpisode(session, report, within=self._in_flight)
         return api_key

@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, final
@@ -52,6 +52,8 @@ class Offer:
     def __init__(self, invitation: Callable[[str], Json]) -> None:
         self.invitation = invitation
         self.is_taken = False
+        self.lease_id: str | None = None
+        """The id of the current lease, or None if no worker has the episode."""
         self.is_expired = False
         """Whether the offer's worker stopped renewing the lease instead of giving the episode back."""
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -83,8 +85,9 @@ class WorkQueue:
         self._clock = clock
         self._sleep = sleep
         self._new_id = new_id
-        self._waiting: deque[Offer] = deque()
-        self._news = asyncio.Event()
+        self._waiting: OrderedDict[Offer, None] = OrderedDict()
+        self._polls: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        """The polls that wait for an offer. An offer wakes only the oldest one."""
         self._leases: dict[str, _Lease] = {}
         self.is_polled = False
         """Whether any worker has ever requested an episode."""
@@ -102,15 +105,15 @@ class WorkQueue:
         """Add an episode to the end of the queue. `invitation` returns the message for the worker, given the gateway's
         address."""
         offer = Offer(invitation)
-        self._waiting.append(offer)
-        self._news.set()
+        self._waiting[offer] = None
+        self._wake_poll()
         return offer
 
-    def withdraw(self, offer: object) -> None:
+    def withdraw(self, offer: Offer) -> None:
         """Withdraw an offer. No worker can take it anymore, and its lease ends."""
-        self._waiting = deque(other for other in self._waiting if other is not offer)
-        for lease_id in [id for id, lease in self._leases.items() if lease.offer is offer]:
-            self._end(lease_id)
+        self._waiting.pop(offer, None)
+        if offer.lease_id is not None:
+            self._end(offer.lease_id)
 
     async def lease(self, wait_seconds: float, endpoint: str) -> Mapping[str, Json] | None:
         """Lease the oldest offer and return the message for the worker, or return None if no offer arrives in time."""
@@ -118,15 +121,10 @@ class WorkQueue:
         patience = asyncio.ensure_future(self._sleep(wait_seconds))
         try:
             while not self._waiting and not patience.done():
-                self._news.clear()
-                news = asyncio.ensure_future(self._news.wait())
-                try:
-                    await asyncio.wait({patience, news}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    news.cancel()
+                await self._news(patience)
         finally:
             patience.cancel()
-        return self._taken(self._waiting.popleft(), endpoint) if self._waiting else None
+        return self._taken(self._waiting.popitem(last=False)[0], endpoint) if self._waiting else None
 
     def renew(self, lease_id: str) -> None:
         """Extend a lease to `lease_seconds` from now. Raises ApiError 404 for an expired lease."""
@@ -136,9 +134,26 @@ class WorkQueue:
         """Give an episode back. Raises ApiError 404 for an expired lease."""
         self._lose(lease_id, f"gave it back: {error}" if error else "gave it back")
 
+    async def _news(self, patience: asyncio.Future[None]) -> None:
+        """Wait until an offer wakes this poll, or until `patience` is done."""
+        poll: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._polls[poll] = None
+        try:
+            await asyncio.wait({patience, poll}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            if poll.done() and self._waiting:
+                self._wake_poll()  # another poll takes the offer that woke this one
+            raise
+        finally:
+            self._polls.pop(poll, None)
+
+    def _wake_poll(self) -> None:
+        if self._polls:
+            self._polls.popitem(last=False)[0].set_result(None)
+
     def _taken(self, offer: Offer, endpoint: str) -> Mapping[str, Json]:
         offer.is_taken = True
-        lease_id = self._new_id()
+        offer.lease_id = lease_id = self._new_id()
         lease = _Lease(offer, self._clock() + self.lease_seconds)
         lease.watch = asyncio.ensure_future(self._watch(lease_id, lease))
         self._leases[lease_id] = lease
@@ -160,7 +175,9 @@ class WorkQueue:
         lost.set_result(reason)
 
     def _end(self, lease_id: str) -> None:
-        watch = self._leases.pop(lease_id).watch
+        lease = self._leases.pop(lease_id)
+        lease.offer.lease_id = None
+        watch = lease.watch
         if watch is not None and watch is not asyncio.current_task():
             watch.cancel()
 

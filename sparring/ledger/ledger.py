@@ -62,6 +62,7 @@ class Ledger:
         self._states = {id: (RolloutState(state), split) for id, state, split, _ in known}
         self._steps: dict[str, int] = {id: step for id, _, _, step in known if step is not None}
         """Steps of claimed and trained rollouts."""
+        self._claimed = {id for id, state, _, step in known if state == RolloutState.CLAIMED and step is not None}
         self._num_ids: dict[str, dict[int, int]] = {}
         """Number of prompt and answer ids of each turn, by running rollout and turn. A turn that continues another turn
         inherits its ids."""
@@ -135,11 +136,12 @@ class Ledger:
         """Record that a checkpoint of `step` is on disk. Rollouts that were claimed for `step` or an earlier step
         change to the state `trained`."""
         with self._lock:
-            for rollout_id, claimed_for in list(self._steps.items()):
-                if claimed_for <= step and self._states[rollout_id][0] is RolloutState.CLAIMED:
-                    self._enter(rollout_id, RolloutState.TRAINED, claimed_for)
+            # A search through all rollouts would take longer with each step of a long run.
+            claimed = [rollout_id for rollout_id in self._claimed if self._steps[rollout_id] <= step]
+            for rollout_id in claimed:
+                self._enter(rollout_id, RolloutState.TRAINED, self._steps[rollout_id])
             now = self._clock()
-            return self._writer.submit(lambda db: rows.publish(db, step, checkpoint, digest, now))
+            return self._writer.submit(lambda db: rows.publish(db, claimed, step, checkpoint, digest, now))
 
     def rewind_nowait(
         self, step: int, checkpoint: str, *, keep: Collection[str] = (), detail: str = "the run was resumed"
@@ -347,6 +349,7 @@ class Ledger:
 
     def _enter(self, rollout_id: str, state: RolloutState, step: int | None) -> None:
         self._states[rollout_id] = (state, self._states[rollout_id][1])
+        (self._claimed.add if state is RolloutState.CLAIMED else self._claimed.discard)(rollout_id)
         if step is None:
             self._steps.pop(rollout_id, None)
         else:

@@ -217,15 +217,18 @@ def announce(db: sqlite3.Connection, step: int, checkpoint: str, digest: str, no
     _insert_lineage(db, "announced", step, checkpoint, digest, now)
 
 
-def publish(db: sqlite3.Connection, step: int, checkpoint: str, digest: str | None, now: float) -> None:
-    """Mark rollouts claimed for steps up to `step` as trained, because a checkpoint that includes them is on disk."""
-    claimed = "FROM rollouts WHERE state = 'claimed' AND step <= ?"
+def publish(
+    db: sqlite3.Connection, claimed: Sequence[str], step: int, checkpoint: str, digest: str | None, now: float
+) -> None:
+    """Mark claimed rollouts as trained, because a checkpoint of `step` that includes them is on disk."""
+    ids = json.dumps(claimed)
     db.execute(
-        f"INSERT INTO events (time, rollout_id, state, step) SELECT ?, id, 'trained', step {claimed} ORDER BY rowid",
-        (now, step),
+        "INSERT INTO events (time, rollout_id, state, step) SELECT ?, id, 'trained', step FROM rollouts"
+        " WHERE id IN (SELECT value FROM json_each(?)) ORDER BY rowid",
+        (now, ids),
     )
-    db.execute(f"DELETE FROM kept WHERE rollout_id IN (SELECT id {claimed})", (step,))
-    db.execute("UPDATE rollouts SET state = 'trained' WHERE state = 'claimed' AND step <= ?", (step,))
+    db.execute("DELETE FROM kept WHERE rollout_id IN (SELECT value FROM json_each(?))", (ids,))
+    db.execute("UPDATE rollouts SET state = 'trained' WHERE id IN (SELECT value FROM json_each(?))", (ids,))
     _insert_lineage(db, "published", step, checkpoint, digest, now)
 
 

@@ -12,6 +12,7 @@ equals the configured bound. S = 0 and W = 1 is synchronous training.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Self, final
 from sparring.errors import ServiceError
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.rollouts.budget import FailureBudget
-from sparring.rollouts.plan import GroupPlan, split_into_waves
+from sparring.rollouts.plan import GroupPlan
 from sparring.runtime.faults import fault_point
 from sparring.runtime.logs import get_logger
 from sparring.types import TrajectoryGroup
@@ -94,6 +95,10 @@ class Scheduler:
         self._on_group = on_group
         self._in_play: dict[int, asyncio.Task[TrajectoryGroup]] = {}
         """The groups that were started and not yet returned, oldest first."""
+        self._finished: list[int] = []
+        """The positions of those groups that are finished, as a heap."""
+        self._news = asyncio.Event()
+        """Set when a group is finished."""
         self._planned: dict[int, GroupPlan] = {}
         """The plans that were taken and not yet returned, by position."""
         self._next: GroupPlan | None = None
@@ -117,6 +122,7 @@ class Scheduler:
         results = await asyncio.gather(*self._in_play.values(), return_exceptions=True)
         self.cancel([group for group in results if isinstance(group, TrajectoryGroup)])
         self._in_play.clear()
+        self._finished.clear()
         self._planned.clear()
 
     async def next_batch(self) -> list[TrajectoryGroup]:
@@ -197,37 +203,41 @@ class Scheduler:
             return
         room = self._num_slots - len(self._in_play) - self._num_handed_over
         plans: list[GroupPlan] = []
+        num_episodes = 0
         while len(plans) < room:
             plan = next(self._plans, None) if self._next is None else self._next
             self._next = None
             if plan is None:
                 break
-            plans.append(plan)
             self._planned[plan.position] = plan
-            if self._pacing.wave_size is not None and len(split_into_waves(plans, self._pacing.wave_size)) > 1:
+            num_episodes += plan.group_size
+            if plans and self._pacing.wave_size is not None and num_episodes > self._pacing.wave_size:
                 # This group is one too many for the current wave, so it starts the next wave.
-                self._next = plans.pop()
+                self._next = plan
                 break
+            plans.append(plan)
         for plan in plans:
             self._in_play[plan.position] = asyncio.ensure_future(self._play(plan))
 
     async def _play(self, plan: GroupPlan) -> TrajectoryGroup:
-        group = await self._play_group(plan)
-        if self._on_group is not None:
-            self._on_group(group)
-        return group
+        try:
+            group = await self._play_group(plan)
+            if self._on_group is not None:
+                self._on_group(group)
+            return group
+        finally:
+            heapq.heappush(self._finished, plan.position)
+            self._news.set()
 
     async def _next_finished(self) -> int:
         """Wait for a finished group among the W oldest positions, and return the position of the oldest."""
         while True:
             # The window counts positions, not groups: even if the oldest group takes very long, at most W - 1 others
             # overtake it.
-            head = min(self._in_play)
-            window = [position for position in sorted(self._in_play) if position < head + self._pacing.window]
-            for position in window:
-                if self._in_play[position].done():
-                    return position
-            await asyncio.wait([self._in_play[position] for position in window], return_when=asyncio.FIRST_COMPLETED)
+            if self._finished and self._finished[0] < min(self._in_play) + self._pacing.window:
+                return heapq.heappop(self._finished)
+            self._news.clear()
+            await self._news.wait()
 
     def _is_stale(self, group: TrajectoryGroup) -> bool:
         versions = [trajectory.oldest_version for trajectory in group.trajectories]

@@ -21,6 +21,7 @@ from sparring.metering.usage import meter_usage
 from sparring.protocols import Tracker
 from sparring.run_folders import RunFolder
 from sparring.runtime.cancellable import wait_for_abandoned
+from sparring.runtime.garbage import spare_loaded_objects
 from sparring.runtime.logs import log_to_folder
 from sparring.supervision.report import supervised
 from sparring.supervision.watchdog import BLOCKED_SECONDS, Patience, Watchdog
@@ -139,7 +140,7 @@ async def _train(loaded: LoadedRun[TrainingParts], start: Start, console: Consol
     try:
         copier = await _open_copier(loaded, start, console)
         _record_status(folder, tracker, "running")
-        with _watchdog(loaded, console):
+        with _watchdog(loaded, console), spare_loaded_objects():
             run = TrainingRun(loaded, start, tracker=tracker, console=console, copier=copier, stop=stop)
             result = await run.train()
         _record_status(folder, tracker, result.status, step=result.step)

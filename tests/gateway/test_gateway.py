@@ -15,6 +15,7 @@ from sparring.engines.scripted import ScriptedEngine
 from sparring.errors import InfrastructureError, PolicyTimeout, ServiceError
 from sparring.gateway import EpisodeEndpoints, Gateway, ModelServer, Version, Versions
 from sparring.gateway.app import create_app
+from sparring.gateway.endpoints import NUM_EPISODES
 from sparring.gateway.streaming import VisibleText
 from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import Sampling
@@ -241,6 +242,18 @@ def test_a_key_opens_its_own_episode_and_only_while_it_runs() -> None:
                 await client.close()
 
     asyncio.run(run())
+
+
+def test_episodes_that_have_ended_are_removed_from_time_to_time() -> None:
+    endpoints = EpisodeEndpoints("policy")
+    running = session(["a"])
+    key = endpoints.register(running)
+    for _ in range(3 * NUM_EPISODES):
+        ended = session(["b"])
+        endpoints.register(ended)
+        ended.close()
+    assert len(endpoints._episodes) <= NUM_EPISODES
+    endpoints.check(key)
 
 
 def test_bodies_and_routes_that_make_no_sense_get_error_objects() -> None:

@@ -69,6 +69,27 @@ def test_a_worker_that_waits_gets_the_episode_as_soon_as_there_is_one() -> None:
     polled(work)
 
 
+def test_an_offer_wakes_the_oldest_poll_only_and_a_poll_that_ends_passes_it_on() -> None:
+    async def run() -> None:
+        queue = WorkQueue(KEY)
+        polls = [asyncio.ensure_future(queue.lease(30, "http://run")) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert len(queue._polls) == 3
+        queue.offer(where)
+        assert len(queue._polls) == 2
+        polls[0].cancel()
+        done, _ = await asyncio.wait(polls[1:], timeout=10, return_when=asyncio.FIRST_COMPLETED)
+        assert done == {polls[1]}
+        polls[2].cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
+        assert (len(queue._polls), len(queue._waiting)) == (0, 0)
+        for offer in [lease.offer for lease in queue._leases.values()]:
+            queue.withdraw(offer)
+        assert queue._leases == {}
+
+    asyncio.run(run())
+
+
 def test_a_worker_that_hangs_up_while_it_waits_is_handed_nothing() -> None:
     async def work(queue: WorkQueue, client: httpx.AsyncClient) -> None:
         with pytest.raises(httpx.ReadTimeout):

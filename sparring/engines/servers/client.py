@@ -22,6 +22,7 @@ import httpx
 from sparring.engines.servers.watch import CHECK_SECONDS, Stopwatch, Watch
 from sparring.errors import ConstraintError, DataError, InfrastructureError, ServiceError
 from sparring.protocols import TokenCallback
+from sparring.runtime.connections import open_connections
 from sparring.runtime.remote import CONNECT_SECONDS, headers_of, needs_proxy, unreachable
 from sparring.types import Json, SampleRequest, Sampling
 
@@ -207,6 +208,7 @@ class ServerClient:
             limits=httpx.Limits(
                 max_connections=None, max_keepalive_connections=max_running, keepalive_expiry=IDLE_SECONDS
             ),
+            transport=open_connections(self._base_url, keepalive_expiry=IDLE_SECONDS),
             trust_env=needs_proxy(self._base_url),
         )
         self._adapters: set[str] = set()

@@ -11,6 +11,7 @@ import asyncio
 import random
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -287,6 +288,8 @@ class _Pool:
         self._in_turn = list(servers)
         """The servers, with the one that was chosen last at the end."""
         self._sessions: dict[str, _Session] = {}
+        self._num_sessions: Counter[ServerClient] = Counter()
+        """The number of sessions of each server."""
         self._recent = RecentPrompts[ServerClient]()
         self._versions: dict[str, _Version] = {}
         """All weights so far, by name. Those that no turn needs any more have no folder."""
@@ -390,7 +393,8 @@ class _Pool:
         on_token: TokenCallback | None,
     ) -> Generation:
         for attempt in self._attempts():
-            server = session.home = self._choose(session, request)
+            server = self._choose(session, request)
+            self._move(session, server)
             try:
                 async with server.slots:
                     name = await self._load_on(server, version)
@@ -401,7 +405,7 @@ class _Pool:
             except Unanswered as failure:
                 attempts.fail(str(failure))
                 self._num_retried += 1
-                session.home = None
+                self._move(session, None)
                 await asyncio.sleep(self._pause(attempt))
         raise InfrastructureError(
             f"session {request.session_id}: no {self.kind.name} server answered: {attempts.problem}."
@@ -425,11 +429,19 @@ class _Pool:
             return session.home
         up = [one for one in self._in_turn if not one.is_down] or self._in_turn
         earlier = self._recent.find(request.prompt_ids)
-        homes = [one.home for one in self._sessions.values()]
-        chosen = min([one for one in up if one in earlier and not one.slots.locked()] or up, key=homes.count)
+        candidates = [one for one in up if one in earlier and not one.slots.locked()] or up
+        chosen = min(candidates, key=self._num_sessions.__getitem__)
         self._in_turn.remove(chosen)
         self._in_turn.append(chosen)
         return chosen
+
+    def _move(self, session: _Session, home: ServerClient | None) -> None:
+        """Change the server of a session. A session that was closed while its turn ran does not count."""
+        if session.is_open and session.home is not None:
+            self._num_sessions[session.home] -= 1
+        if session.is_open and home is not None:
+            self._num_sessions[home] += 1
+        session.home = home
 
     async def score(
         self, version: _Version, token_ids: Sequence[int], temperature: float, first: int
@@ -465,10 +477,15 @@ class _Pool:
         self._in_turn = [one for one in self._in_turn if one.where != name]
         for session in self._sessions.values():
             if session.home is not None and session.home.where == name:
-                session.home = None
+                self._move(session, None)
 
     def leave(self, session_id: str) -> None:
-        self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            home = session.home
+            self._move(session, None)
+            # A turn that still runs keeps its server.
+            session.is_open, session.home = False, home
 
     def take_metrics(self) -> dict[str, float]:
         num_retried, self._num_retried = self._num_retried, 0
@@ -499,6 +516,7 @@ class _Session:
     """The server that answers its turns."""
     seconds_lost: float = 0.0
     """The time that its earlier turns lost because of servers."""
+    is_open: bool = True
 
 
 @final

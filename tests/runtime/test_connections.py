@@ -1,0 +1,69 @@
+"""A client with `Connections` has one connection for each request at the same time, and uses it again."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from sparring.gateway.server import Listener
+from sparring.runtime.connections import Connections, open_connections
+
+
+def served(work: Callable[[httpx.AsyncClient, Connections], Awaitable[None]]) -> set[tuple[str, int]]:
+    """Run `work` with a client of a server, and return the addresses of the client's connections."""
+    clients: set[tuple[str, int]] = set()
+
+    async def answer(request: Request) -> Response:
+        assert request.client is not None
+        clients.add(tuple(request.client))
+        await asyncio.sleep(float(request.query_params["seconds"]))
+        return PlainTextResponse("answer")
+
+    async def run() -> None:
+        listener = Listener(Starlette(routes=[Route("/", answer)]), "127.0.0.1", 0)
+        await listener.start()
+        connections = open_connections(listener.base_url)
+        assert connections is not None
+        async with httpx.AsyncClient(base_url=listener.base_url.removesuffix("/v1"), transport=connections) as client:
+            await work(client, connections)
+        await listener.stop()
+
+    asyncio.run(run())
+    return clients
+
+
+def test_requests_at_the_same_time_have_connections_of_their_own_that_are_used_again() -> None:
+    async def work(client: httpx.AsyncClient, connections: Connections) -> None:
+        for _ in range(3):
+            answers = await asyncio.gather(*(client.get("/", params={"seconds": 0.2}) for _ in range(20)))
+            assert {one.text for one in answers} == {"answer"}
+        assert len(connections._free) == len(connections._pools) == 20
+        for _ in range(5):
+            await client.get("/", params={"seconds": 0})
+
+    assert len(served(work)) == 20
+
+
+def test_a_cancelled_request_and_a_stream_that_is_not_read_give_their_connection_back() -> None:
+    async def work(client: httpx.AsyncClient, connections: Connections) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await client.get("/", params={"seconds": 30})
+        async with client.stream("GET", "/", params={"seconds": 0}):
+            assert not connections._free
+        assert len(connections._free) == len(connections._pools) == 1
+        assert (await client.get("/", params={"seconds": 0})).text == "answer"
+
+    served(work)
+
+
+def test_a_client_that_needs_a_proxy_gets_no_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
+    assert open_connections("http://node1:8000") is None
+    assert open_connections("http://127.0.0.1:8000") is not None
+    monkeypatch.delenv("HTTP_PROXY")
