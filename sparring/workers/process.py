@@ -1,4 +1,5 @@
 """A worker process: `python -m sparring.workers.process DESCRIPTOR` handles its pool's requests until the pipe ends.
+It then closes the environments that are still open.
 
 Each message is an object (see `wire`). The pool first sends {"code", "beat_seconds"}. Its other messages are {"ask",
 "do", "place", "arguments", "meter"}, {"cancel": ask} and {"reply": question, "value" or "error"}. The worker sends
@@ -27,7 +28,7 @@ from sparring.runtime.logs import ignore_write_errors
 from sparring.runtime.plugins import call, load_object
 from sparring.sandbox.limits import programs_end
 from sparring.types import Json, Message, ToolSchema, Turn
-from sparring.workers.pool import Code
+from sparring.workers.code import Code
 from sparring.workers.wire import check_sendable, decode_result, encode_outcome, frame, frame_outcome, receive
 
 
@@ -58,6 +59,7 @@ async def _main(pipe: socket.socket) -> None:
                 worker.heard(await receive(reader))
         finally:
             beating.cancel()
+            await worker.aclose()
 
 
 async def _beat(writer: asyncio.StreamWriter, seconds: float) -> None:
@@ -130,6 +132,15 @@ class _Worker:
             case {"reply": int(number)}:
                 if number in self._questions and not self._questions[number].done():
                     self._questions[number].set_result(message)
+
+    async def aclose(self) -> None:
+        """Cancel all calls, and close all environments. The pool ends a process that takes too long."""
+        running = [task for _, task in self._running.values()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        open_environments, self._environments = self._environments, {}
+        await asyncio.gather(*(call(one.close) for one in open_environments.values()), return_exceptions=True)
 
     async def _answer(self, number: int, place: int, do: str, arguments: tuple[Any, ...]) -> None:
         came_of_it: object
