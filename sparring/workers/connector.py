@@ -18,19 +18,25 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from sparring.environments.base import CLOSE_SECONDS
-from sparring.errors import ServiceError
+from sparring.errors import DataError, ServiceError
 from sparring.runtime.address import Address
 from sparring.workers import handshake
 from sparring.workers.child import END_SECONDS, ChildProcess
 from sparring.workers.listener import SHIPPING_SECONDS
-from sparring.workers.shipping import Listing, cached_folder, check_listing, differing_files, store
+from sparring.workers.shipping import (
+    MOST_BYTES,
+    Listing,
+    cached_folder,
+    check_listing,
+    count_bytes,
+    differing_files,
+    store,
+)
 from sparring.workers.wire import frame, prefix_length, receive, receive_content
 from sparring.workers.worker import WROTE_INTO_PIPE
 
 _FIRST_PAUSE_SECONDS: Final = 0.2
 _LONGEST_PAUSE_SECONDS: Final = 10.0
-_STABLE_SECONDS: Final = 10.0
-"""A process that ran for this long is replaced after the shortest pause."""
 _SENDING_SECONDS: Final = 5.0
 _MOST_SILENT_SECONDS: Final = 3.0
 """A process sends something at least every second, unless its event loop does not respond."""
@@ -58,6 +64,15 @@ class _Connection:
     writer: asyncio.StreamWriter
 
 
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What came of a worker process."""
+
+    how: str | None
+    """How the process ended, or None if the run or its connection ended first."""
+    has_answered: bool
+
+
 @final
 class Connector:
     """Starts worker processes for a run, replaces those that end, and connects again when the run is resumed."""
@@ -74,9 +89,8 @@ class Connector:
     async def run(self) -> None:
         """Serve runs until cancelled. Raises ServiceError if a run refuses this machine, or if there is no run for too long."""
         connecting = self._connecting
-        connecting.say(
-            f"connecting {connecting.num_processes} worker processes to {connecting.address}; Ctrl-C stops them"
-        )
+        processes = f"worker processes: {connecting.num_processes}, and a spare one for episodes that run alone"
+        connecting.say(f"connecting to {connecting.address}; {processes}; Ctrl-C stops them")
         # Episodes that may end their process run alone in the spare one.
         kinds = [*([False] * connecting.num_processes), True]
         tasks = [asyncio.ensure_future(self._keep_serving(is_spare=kind)) for kind in kinds]
@@ -90,16 +104,14 @@ class Connector:
     async def _keep_serving(self, *, is_spare: bool) -> None:
         pause = _FIRST_PAUSE_SECONDS
         while True:
-            start_time = time.monotonic()
             try:
-                await self._serve(is_spare)
+                if await self._serve(is_spare):
+                    pause = _FIRST_PAUSE_SECONDS
             except (EOFError, OSError, ValueError, LookupError) as error:
                 self._check_patience(error)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-            if time.monotonic() - start_time > _STABLE_SECONDS:
-                pause = _FIRST_PAUSE_SECONDS
             # Jitter, so that processes that lost their connections together do not all connect at the same moment.
             await asyncio.sleep(random.uniform(pause / 2, pause))
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _check_patience(self, error: Exception) -> None:
         """Raise ServiceError if there was no run for too long."""
@@ -116,11 +128,12 @@ class Connector:
             self._is_waiting = True
             self._connecting.say(f"no run at {where} yet ({reason}); trying for {self._connecting.wait_seconds:g} s")
 
-    async def _serve(self, is_spare: bool) -> None:
-        """Connect one worker process, and pass messages on until it ends or the connection is lost.
+    async def _serve(self, is_spare: bool) -> bool:
+        """Connect one worker process, and pass messages on until it ends or the connection is lost. Return whether the
+        process has worked: it loaded the code and sent a message.
 
         Raises EOFError, OSError and TimeoutError if there is no run, ValueError and LookupError if it sends something
-        unexpected, and ServiceError if it refuses this worker.
+        unexpected, ServiceError if it refuses this worker, and DataError for files that must not be written.
         """
         connecting = self._connecting
         host, port = connecting.address
@@ -141,9 +154,10 @@ class Connector:
             writer.write(frame({"process": child.name}))
             self._count(+1)
             try:
-                how = await _pass_on(child, _Connection(reader, writer))
-                if how is not None:
-                    connecting.say(f"{child.name} {how}; another process replaces it")
+                served = await _pass_on(child, _Connection(reader, writer))
+                if served.how is not None:
+                    connecting.say(f"{child.name} {served.how}; another process replaces it")
+                return served.has_answered
             finally:
                 self._count(-1)
         finally:
@@ -156,9 +170,7 @@ class Connector:
         if change > 0:
             self._is_waiting = False
             if self._num_connected == total:
-                self._connecting.say(
-                    f"{self._connecting.num_processes} processes serve the run at {self._connecting.address}, with a spare one"
-                )
+                self._connecting.say(f"serving the run at {self._connecting.address}; all processes are connected")
         elif self._num_connected == 0:
             self._connecting.say(
                 f"the run at {self._connecting.address} has ended or cannot be reached; waiting for it"
@@ -176,6 +188,8 @@ class Connector:
             folder, needed = await asyncio.to_thread(self._find_folder, listing)
             writer.write(frame({"need": needed}))
             _accepted(await receive(reader))
+            if needed and count_bytes(listing) > MOST_BYTES:
+                raise DataError(f"the run sends more than {MOST_BYTES / 2**20:.0f} MiB, so nothing is written.")
             contents = {name: await receive_content(reader) for name in needed}
             if needed:
                 await asyncio.to_thread(store, listing, contents)
@@ -215,9 +229,8 @@ def _accepted(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
-async def _pass_on(child: ChildProcess, run: _Connection) -> str | None:
-    """Pass messages between a worker process and its run until one of them ends, and then end the process. Return how the
-    process ended, or None if the run ended first."""
+async def _pass_on(child: ChildProcess, run: _Connection) -> _Served:
+    """Pass messages between a worker process and its run until one of them ends, and then end the process."""
     reader, writer = await child.connect()
     last_message: float | None = None
 
@@ -252,10 +265,10 @@ async def _pass_on(child: ChildProcess, run: _Connection) -> str | None:
         grace_seconds = END_SECONDS if has_ended else CLOSE_SECONDS
         ended = await asyncio.shield(child.end(is_silent=is_silent, grace_seconds=grace_seconds))
     if not has_ended:
-        return None
+        return _Served(None, has_answered=last_message is not None)
     how = WROTE_INTO_PIPE if ended is None else ended.how
     run.writer.write(frame({"ended": how}))
     with suppress(OSError):
         async with asyncio.timeout(_SENDING_SECONDS):
             await run.writer.drain()
-    return how
+    return _Served(how, has_answered=last_message is not None)

@@ -87,6 +87,7 @@ class Listener:
         if self._server is not None:
             self._server.close()
             self._server = None
+        self._change.set()
         # The pool may start again, with another event loop.
         self._starting, self._change, self._waiting_since = asyncio.Lock(), asyncio.Event(), {}
         for task in self._handshakes:
@@ -105,7 +106,7 @@ class Listener:
         """Return the worker with the fewest places. A spare worker has no place. Wait until there is one.
 
         Raises InfrastructureError if no worker has connected within the time limit, which starts when the first caller
-        waits.
+        waits, or if the listener is closed.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -114,6 +115,8 @@ class Listener:
             if found:
                 self._waiting_since.pop(is_spare, None)
                 return min(found, key=lambda one: one.num_places)
+            if self._server is None:
+                raise InfrastructureError(f"the run no longer listens on {self._address}, because it ends.")
             since = self._waiting_since.setdefault(is_spare, loop.time())
             waited = loop.time() - since
             left = self._listening.timeout_seconds - waited

@@ -112,6 +112,9 @@ class WorkerPool:
             await self._listener.aclose()
         workers, self._workers = self._workers, []
         await asyncio.gather(*(one.aclose() for one in workers), *self._ending)
+        # Requests that waited have failed, and their callers get the errors before the loop stops.
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others, timeout=1.0)
 
     def _submit(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
         with self._lock:

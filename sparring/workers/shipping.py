@@ -35,13 +35,12 @@ class SentFiles:
         }
         self.left_out = tuple(path.as_posix() for path in files.linked)
         """Large files and folders, which are never sent."""
-        self._num_bytes = sum(one["bytes"] for one in self.listing.values())
 
     def check_size(self) -> None:
         """Raise ServiceError if the files are too large to be sent."""
-        if self._num_bytes > MOST_BYTES:
+        if (num_bytes := count_bytes(self.listing)) > MOST_BYTES:
             raise ServiceError(
-                f"the files in the recipe's folder {self._folder} have {self._num_bytes / 2**20:.0f} MiB together, but "
+                f"the files in the recipe's folder {self._folder} have {num_bytes / 2**20:.0f} MiB together, but "
                 f"at most {MOST_BYTES / 2**20:.0f} MiB are sent to workers. Move data out of the folder, or copy the folder "
                 "to the worker's machine and name it with --recipe FOLDER."
             )
@@ -51,6 +50,10 @@ class SentFiles:
         if name not in self.listing:
             raise KeyError(name)
         return (self._folder / name).read_bytes()
+
+
+def count_bytes(listing: Listing) -> int:
+    return sum(entry["bytes"] for entry in listing.values())
 
 
 def differing_files(listing: Listing, folder: Path) -> list[str]:
@@ -67,7 +70,7 @@ def cached_folder(listing: Listing) -> Path:
 
 
 def check_listing(listing: Listing) -> None:
-    """Raise DataError for a path that leads out of a folder, and for files that are too large together."""
+    """Raise DataError for a path that leads out of a folder."""
     for name in listing:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or str(path) != name or name == "." or {"\\", "\0"} & set(name):
@@ -75,8 +78,6 @@ def check_listing(listing: Listing) -> None:
                 f"the run sends a file with the path {name!r}, which is not a path within a folder, so nothing is written. "
                 "Connect only to runs that you trust."
             )
-    if sum(entry["bytes"] for entry in listing.values()) > MOST_BYTES:
-        raise DataError(f"the run sends more than {MOST_BYTES / 2**20:.0f} MiB, so nothing is written.")
 
 
 def store(listing: Listing, contents: Mapping[str, bytes]) -> Path:
