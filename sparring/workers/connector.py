@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from sparring.environments.base import CLOSE_SECONDS
-from sparring.errors import DataError, ServiceError
+from sparring.errors import DataError, ServiceError, UsageError
 from sparring.runtime.address import Address
 from sparring.workers import handshake
 from sparring.workers.child import END_SECONDS, ChildProcess
@@ -32,8 +32,8 @@ from sparring.workers.shipping import (
     differing_files,
     store,
 )
-from sparring.workers.wire import frame, prefix_length, receive, receive_content
-from sparring.workers.worker import WROTE_INTO_PIPE
+from sparring.workers.wire import frame, prefix_length, receive_content, receive_object
+from sparring.workers.worker import START_SECONDS, WROTE_INTO_PIPE
 
 _FIRST_PAUSE_SECONDS: Final = 0.2
 _LONGEST_PAUSE_SECONDS: Final = 10.0
@@ -59,18 +59,9 @@ class Connecting:
 
 
 @dataclass(frozen=True, slots=True)
-class _Connection:
+class _Streams:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-
-
-@dataclass(frozen=True, slots=True)
-class _Served:
-    """What came of a worker process."""
-
-    how: str | None
-    """How the process ended, or None if the run or its connection ended first."""
-    has_answered: bool
 
 
 @final
@@ -87,7 +78,11 @@ class Connector:
         self._shown_folder: Path | None = None
 
     async def run(self) -> None:
-        """Serve runs until cancelled. Raises ServiceError if a run refuses this machine, or if there is no run for too long."""
+        """Serve runs until cancelled.
+
+        Raises ServiceError if a run refuses this machine, or if there is no run for too long. Raises UsageError and
+        DataError for code that cannot be used here.
+        """
         connecting = self._connecting
         processes = f"worker processes: {connecting.num_processes}, and a spare one for episodes that run alone"
         connecting.say(f"connecting to {connecting.address}; {processes}; Ctrl-C stops them")
@@ -105,8 +100,8 @@ class Connector:
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
-                if await self._serve(is_spare):
-                    pause = _FIRST_PAUSE_SECONDS
+                await self._serve(is_spare)
+                pause = _FIRST_PAUSE_SECONDS
             except (EOFError, OSError, ValueError, LookupError) as error:
                 self._check_patience(error)
             # Jitter, so that processes that lost their connections together do not all connect at the same moment.
@@ -128,17 +123,17 @@ class Connector:
             self._is_waiting = True
             self._connecting.say(f"no run at {where} yet ({reason}); trying for {self._connecting.wait_seconds:g} s")
 
-    async def _serve(self, is_spare: bool) -> bool:
-        """Connect one worker process, and pass messages on until it ends or the connection is lost. Return whether the
-        process has worked: it loaded the code and sent a message.
+    async def _serve(self, is_spare: bool) -> None:
+        """Connect one worker process, and pass messages on until it ends or the connection is lost.
 
-        Raises EOFError, OSError and TimeoutError if there is no run, ValueError and LookupError if it sends something
-        unexpected, ServiceError if it refuses this worker, and DataError for files that must not be written.
+        Raises EOFError, OSError and TimeoutError if there is no run or the process does not start, and ValueError and
+        LookupError if the run sends something unexpected. Raises ServiceError if it refuses this worker, UsageError if
+        its code cannot be loaded here, and DataError for files that must not be written.
         """
         connecting = self._connecting
         host, port = connecting.address
         try:
-            async with asyncio.timeout(handshake.SECONDS):
+            async with asyncio.timeout(handshake.HANDSHAKE_SECONDS):
                 reader, writer = await asyncio.open_connection(host, port, ssl=connecting.tls)
         except ssl.SSLCertVerificationError as error:
             raise ServiceError(
@@ -150,16 +145,15 @@ class Connector:
             await handshake.present(reader, writer, connecting.key, str(connecting.address))
             async with asyncio.timeout(SHIPPING_SECONDS):
                 hello = await self._prepare(reader, writer, is_spare)
-            child = ChildProcess(hello)
+            child, streams = await _start(hello)
             writer.write(frame({"process": child.name}))
             self._count(+1)
             try:
-                served = await _pass_on(child, _Connection(reader, writer))
-                if served.how is not None:
-                    connecting.say(f"{child.name} {served.how}; another process replaces it")
-                return served.has_answered
+                how = await _pass_on(child, streams, _Streams(reader, writer))
             finally:
                 self._count(-1)
+            if how is not None:
+                connecting.say(f"{child.name} {how}; another process replaces it")
         finally:
             writer.close()
 
@@ -180,21 +174,21 @@ class Connector:
         """Exchange versions and files. Return the first message to the worker process."""
         version = {"sparring": handshake.installed_version(), "protocol": handshake.PROTOCOL}
         writer.write(frame({**version, "host": platform.node(), "is_spare": is_spare}))
-        offered = _accepted(await receive(reader))
+        offered = _accepted(await receive_object(reader))
         listing: Listing = offered["files"]
         check_listing(listing)
         # Only the first process gets the files, and the others find them.
         async with self._storing:
             folder, needed = await asyncio.to_thread(self._find_folder, listing)
             writer.write(frame({"need": needed}))
-            _accepted(await receive(reader))
+            _accepted(await receive_object(reader))
             if needed and count_bytes(listing) > MOST_BYTES:
                 raise DataError(f"the run sends more than {MOST_BYTES / 2**20:.0f} MiB, so nothing is written.")
             contents = {name: await receive_content(reader) for name in needed}
             if needed:
                 await asyncio.to_thread(store, listing, contents)
         self._show_folder(folder, needed, offered["left_out"])
-        hello: dict[str, Any] = await receive(reader)
+        hello: dict[str, Any] = await receive_object(reader)
         return frame({**hello, "code": {**hello["code"], "folder": str(folder)}})
 
     def _find_folder(self, listing: Listing) -> tuple[Path, list[str]]:
@@ -229,17 +223,42 @@ def _accepted(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
-async def _pass_on(child: ChildProcess, run: _Connection) -> _Served:
-    """Pass messages between a worker process and its run until one of them ends, and then end the process."""
-    reader, writer = await child.connect()
-    last_message: float | None = None
+async def _start(hello: bytes) -> tuple[ChildProcess, _Streams]:
+    """Start a worker process, and wait until it has loaded the code.
+
+    Raises UsageError if it cannot load the code, and EOFError or TimeoutError if it ends or does not answer.
+    """
+    child = ChildProcess(hello)
+    streams = _Streams(*await child.connect())
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            first = await receive_object(streams.reader)
+        if not first["loaded"]:
+            raise UsageError(f"the recipe's code cannot be loaded on this machine: {first['refusal']}")
+    except BaseException:
+        await _end(child, streams, is_silent=False, grace_seconds=END_SECONDS)
+        raise
+    return child, streams
+
+
+async def _end(child: ChildProcess, streams: _Streams, *, is_silent: bool, grace_seconds: float) -> str:
+    """Close the pipe of a process and wait for its end. Return how it ended."""
+    streams.writer.close()
+    ended = await asyncio.shield(child.end(is_silent=is_silent, grace_seconds=grace_seconds))
+    return WROTE_INTO_PIPE if ended is None else ended.how
+
+
+async def _pass_on(child: ChildProcess, streams: _Streams, run: _Streams) -> str | None:
+    """Pass messages between a worker process and its run until one of them ends, and then end the process. Return how the
+    process ended, or None if the run or its connection ended first."""
+    last_message = time.monotonic()
 
     async def pass_up() -> None:
         nonlocal last_message
         # Whole frames, so that the last one can be followed by the report of how the process ended.
         with suppress(EOFError, OSError, ValueError):
             while True:
-                content = await receive_content(reader)
+                content = await receive_content(streams.reader)
                 last_message = time.monotonic()
                 run.writer.write(prefix_length(content))
                 await run.writer.drain()
@@ -248,7 +267,7 @@ async def _pass_on(child: ChildProcess, run: _Connection) -> _Served:
         with suppress(OSError):
             while content := await run.reader.read(2**16):
                 # Not drained: a process that does not read must not hide the end of the connection.
-                writer.write(content)
+                streams.writer.write(content)
 
     up, down = asyncio.ensure_future(pass_up()), asyncio.ensure_future(pass_down())
     try:
@@ -257,18 +276,14 @@ async def _pass_on(child: ChildProcess, run: _Connection) -> _Served:
         has_ended = up.done() and not down.done()
         for task in (up, down):
             task.cancel()
-        writer.close()
-        is_silent = (
-            not has_ended and last_message is not None and time.monotonic() - last_message > _MOST_SILENT_SECONDS
-        )
+        is_silent = not has_ended and time.monotonic() - last_message > _MOST_SILENT_SECONDS
         # A process that still returns to its event loop may close its environments.
         grace_seconds = END_SECONDS if has_ended else CLOSE_SECONDS
-        ended = await asyncio.shield(child.end(is_silent=is_silent, grace_seconds=grace_seconds))
+        how = await _end(child, streams, is_silent=is_silent, grace_seconds=grace_seconds)
     if not has_ended:
-        return _Served(None, has_answered=last_message is not None)
-    how = WROTE_INTO_PIPE if ended is None else ended.how
+        return None
     run.writer.write(frame({"ended": how}))
     with suppress(OSError):
         async with asyncio.timeout(_SENDING_SECONDS):
             await run.writer.drain()
-    return _Served(how, has_answered=last_message is not None)
+    return how

@@ -21,7 +21,7 @@ from sparring.errors import ServiceError
 PROTOCOL: Final = 1
 """The version of the messages. The run and its workers must have the same version."""
 MAGIC: Final = b"sparring-worker\n"
-SECONDS: Final = 10.0
+HANDSHAKE_SECONDS: Final = 10.0
 """Time limit for the handshake, and for opening a connection."""
 LOST_SECONDS: Final = 60
 """Time after which a connection is closed whose other machine does not acknowledge what was sent."""
@@ -39,7 +39,7 @@ async def admit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key:
     Raises WrongKey if the other side is no worker with this key, EOFError or OSError if it closes the connection, and
     TimeoutError.
     """
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(HANDSHAKE_SECONDS):
         if await reader.readexactly(len(MAGIC)) != MAGIC:
             raise WrongKey("it sent something other than a worker sends")
         theirs, ours = await reader.readexactly(_NUMBER_BYTES), secrets.token_bytes(_NUMBER_BYTES)
@@ -57,7 +57,7 @@ async def present(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ke
     Raises ServiceError if the run has another key, or if the server at `where` is not a run. Raises EOFError or OSError
     if the connection is closed, and TimeoutError.
     """
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(HANDSHAKE_SECONDS):
         ours = secrets.token_bytes(_NUMBER_BYTES)
         writer.write(MAGIC + ours)
         if await reader.readexactly(len(MAGIC)) != MAGIC:

@@ -13,9 +13,9 @@ from sparring.errors import InfrastructureError, ServiceError
 from sparring.run_folders.recipe_files import RecipeFiles
 from sparring.runtime.address import Address
 from sparring.runtime.logs import get_logger
-from sparring.workers.handshake import PROTOCOL, WrongKey, admit, installed_version, notice_loss
+from sparring.workers.handshake import HANDSHAKE_SECONDS, PROTOCOL, WrongKey, admit, installed_version, notice_loss
 from sparring.workers.shipping import SentFiles
-from sparring.workers.wire import frame, prefix_length, receive
+from sparring.workers.wire import frame, prefix_length, receive_object
 from sparring.workers.worker import End, Link, Worker
 
 logger = get_logger(__name__)
@@ -73,7 +73,11 @@ class Listener:
             self._files = await asyncio.to_thread(SentFiles, self._listening.files)
             host, port = self._listening.address
             try:
-                self._server = await asyncio.start_server(self._accept, host, port, ssl=self._listening.tls)
+                tls = self._listening.tls
+                seconds = None if tls is None else HANDSHAKE_SECONDS
+                self._server = await asyncio.start_server(
+                    self._accept, host, port, ssl=tls, ssl_handshake_timeout=seconds
+                )
             except OSError as error:
                 raise ServiceError(
                     f"environment.listen = '{self._listening.address}' cannot be listened on: {error}. Choose another "
@@ -166,7 +170,7 @@ class Listener:
             if host not in self._refused and len(self._refused) < MOST_HANDSHAKES:
                 self._refused.add(host)
                 logger.warning("a connection from %s to %s was refused: %s", host, self._address, error)
-        except (EOFError, OSError, ValueError, LookupError) as error:
+        except (EOFError, OSError, ValueError, LookupError, TypeError) as error:
             logger.info("a connection from %s to %s has ended: %r", host, self._address, error)
         finally:
             self._handshakes.discard(task)
@@ -176,14 +180,14 @@ class Listener:
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> bool:
         """Send what a worker needs, and add it. Return False if the worker was refused."""
         assert self._files is not None
-        hello = await receive(reader)
+        hello = await receive_object(reader)
         if (refusal := _refusal(hello)) is not None:
             logger.warning("a worker on %s was refused: %s", host, refusal)
             writer.write(frame({"refused": refusal}))
             await writer.drain()
             return False
         writer.write(frame({"files": self._files.listing, "left_out": self._files.left_out}))
-        needed = list((await receive(reader))["need"])
+        needed = list((await receive_object(reader))["need"])
         try:
             if needed:
                 self._files.check_size()
@@ -197,7 +201,7 @@ class Listener:
             writer.write(prefix_length(await asyncio.to_thread(self._files.read, name)))
             await writer.drain()
         writer.write(self._hello)
-        process = str((await receive(reader))["process"])
+        process = str((await receive_object(reader))["process"])
         is_spare = bool(hello["is_spare"])
         worker = self._monitor(_Connection(f"{process} on {hello['host']} ({host})", reader, writer))
         self._workers[is_spare].append(worker)

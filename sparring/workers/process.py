@@ -4,7 +4,8 @@ It then closes the environments that are still open.
 Each message is an object (see `wire`). The pool first sends {"code", "beat_seconds"}. Its other messages are {"ask",
 "do", "place", "arguments", "meter"}, {"cancel": ask} and {"reply": question, "value" or "error"}. The worker sends
 {"answer": ask, "value" or "error", "is_done", "available_tools"}, {"question", "of": ask, "policy", "messages",
-"tools"}, and {"beat"} each time that it returns to its event loop.
+"tools"}, and {"beat"} each time that it returns to its event loop. Its first message is {"loaded", "refusal"}: whether it could
+load the code, and the error if it could not.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ async def _main(pipe: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=pipe)
     with suppress(EOFError, ConnectionError):
         hello = await receive(reader)
-        worker = _Worker(_Loaded(hello["code"]), writer)
+        loaded = _Loaded(hello["code"])
+        writer.write(frame({"loaded": loaded.refusal is None, "refusal": str(loaded.refusal)}))
+        worker = _Worker(loaded, writer)
         beating = asyncio.ensure_future(_beat(writer, hello["beat_seconds"]))
         try:
             while True:
@@ -74,7 +77,8 @@ class _Loaded:
     not expected, because the trainer has already loaded the same code."""
 
     def __init__(self, code: Code) -> None:
-        self._refusal: Exception | None = None
+        self.refusal: Exception | None = None
+        """The error."""
         load = partial(load_object, folder=Path(code["folder"]))
         try:
             named = {"reward": code["reward"], "scorer": code["scorer"]}
@@ -83,7 +87,7 @@ class _Loaded:
                 found = load(code["target"]).with_options(**code["options"])
                 self._make_environment: Callable[[], Environment] = partial(found, **code["options"])
         except Exception as error:  # noqa: BLE001 (raised for each request)
-            self._refusal = error
+            self.refusal = error
 
     def grader(self, key: str) -> Callable[..., Any]:
         self._refuse()
@@ -94,8 +98,8 @@ class _Loaded:
         return self._make_environment()
 
     def _refuse(self) -> None:
-        if self._refusal is not None:
-            raise self._refusal
+        if self.refusal is not None:
+            raise self.refusal
 
 
 @final

@@ -85,6 +85,14 @@ async def receive(reader: asyncio.StreamReader) -> Any:
         raise ValueError(f"not a value sent by `frame`: {error!r}") from error
 
 
+async def receive_object(reader: asyncio.StreamReader) -> dict[str, Any]:
+    """Return the next value, which is an object. Raises the errors of `receive`."""
+    value = await receive(reader)
+    if not isinstance(value, dict):
+        raise ValueError(f"a {type(value).__name__} is not a message")
+    return value
+
+
 def _marked(value: Any) -> Any:
     kind = type(value)
     if kind in _SCALARS:

@@ -161,7 +161,7 @@ class Worker:
         else:
             self._end = End("was ended by its run" if is_closed else WROTE_INTO_PIPE)
         if not is_closed:
-            logger.warning("%s %s; another process replaces it", self._link.name, self._end.how)
+            logger.warning("%s %s; its episodes are run again", self._link.name, self._end.how)
         for request in self._requests.values():
             request.give_up()
             if not request.answer.done():

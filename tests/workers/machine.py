@@ -110,9 +110,11 @@ class Machine:
 
 
 @contextmanager
-def machine(address: str, *arguments: str, cache: Path, **options: Mapping[str, str]) -> Iterator[Machine]:
+def machine(
+    address: str, *arguments: str, cache: Path, variables: Mapping[str, str] | None = None
+) -> Iterator[Machine]:
     """A machine that is stopped at the end of the block."""
-    started = Machine(address, *arguments, cache=cache, **options)
+    started = Machine(address, *arguments, cache=cache, variables=variables)
     try:
         yield started
     finally:

@@ -259,6 +259,23 @@ def test_a_copy_of_the_recipe_is_used_only_if_it_has_the_same_files(tmp_path: Pa
         one.wait_for(f"{own} is not used, because its files differ from those of the run")
 
 
+def test_code_that_cannot_be_loaded_on_a_machine_ends_the_worker_there_and_not_the_run(tmp_path: Path) -> None:
+    folder = copied_recipe(tmp_path / "recipe")
+    code = (folder / "shop.py").read_text()
+    needs = 'if not os.environ.get("HAS_PACKAGE"):\n    import a_package_that_is_missing\n'
+    (folder / "shop.py").write_text(code.replace("def die(", f"{needs}\n\ndef die("))
+    announced = Announced()
+    pool = listening_pool({**CODE, "folder": str(folder)}, announced, timeout_seconds=30)
+    cache = tmp_path / "cache"
+    with listening(pool, announced) as address:
+        with machine(address, "--processes", "1", cache=cache) as lacking:
+            assert lacking.wait() == 2
+        assert "cannot be loaded on this machine: module 'shop' needs 'a_package_that_is_missing'" in lacking.output
+        with machine(address, "--processes", "1", cache=cache, variables={"HAS_PACKAGE": "1"}) as one:
+            one.wait_for("serving the run")
+            assert asyncio.run(_size(pool)) == "a of 2?"
+
+
 def test_files_that_are_too_large_are_refused_with_what_to_do(tmp_path: Path) -> None:
     folder = copied_recipe(tmp_path / "recipe")
     for number in range(5):  # sparse, each below the size at which files are left out
@@ -379,8 +396,11 @@ async def main():
     pool = listening_pool(CODE, announced)
     await pool.wait_until_ready()
     environment = await open_environment(pool, notes=sys.argv[1])
+    waiting = asyncio.ensure_future(environment.call_tool("wait", {}))
+    await asyncio.sleep(0)
+    # The answer to the second call shows that the first one has started.
     print(await find_process(environment), flush=True)
-    await environment.call_tool("wait", {})
+    await waiting
 
 asyncio.run(main())
 """

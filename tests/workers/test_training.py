@@ -50,10 +50,10 @@ def test_a_run_with_workers_on_two_machines_reaches_the_same_weights(tmp_path: P
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     here = trained(tmp_path / "here", "environment.workers=0")
-    options = {"cache": tmp_path / "cache", "variables": {"SPARRING_API_KEY": ""}}
+    cache, without_key = tmp_path / "cache", {"SPARRING_API_KEY": ""}
     with (
-        machine(address, "--processes", "1", **options) as first,
-        machine(address, "--processes", "1", **options) as second,
+        machine(address, "--processes", "1", cache=cache, variables=without_key) as first,
+        machine(address, "--processes", "1", cache=cache, variables=without_key) as second,
     ):
         there = trained(tmp_path / "there", f"environment.listen={address}")
         for one in (first, second):
