@@ -170,6 +170,9 @@ class Listener:
             if host not in self._refused and len(self._refused) < MOST_HANDSHAKES:
                 self._refused.add(host)
                 logger.warning("a connection from %s to %s was refused: %s", host, self._address, error)
+        except asyncio.CancelledError:
+            # The listener is closed. The server that started this task would report it as an error.
+            logger.info("a connection from %s to %s was closed in its handshake", host, self._address)
         except (EOFError, OSError, ValueError, LookupError, TypeError) as error:
             logger.info("a connection from %s to %s has ended: %r", host, self._address, error)
         finally:

@@ -307,6 +307,26 @@ def test_a_worker_that_never_comes_is_an_error_by_a_deadline() -> None:
     asyncio.run(asyncio.wait_for(main(), 20))
 
 
+def test_a_run_that_ends_while_it_waits_leaves_no_caller_and_no_handshake_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        announced = Announced()
+        pool = listening_pool(CODE, announced)
+        waiting = asyncio.ensure_future(pool.wait_until_ready())
+        address = await asyncio.to_thread(announced.wait_for_address)
+        with connect(address) as connection:
+            connection.sendall(MAGIC)
+            await asyncio.sleep(0.1)
+            await pool.aclose()
+            with pytest.raises(ServiceError, match="no longer listens"):
+                await waiting
+            assert received(connection) == b""
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+    assert [one for one in caplog.records if one.levelname == "ERROR"] == []
+
+
 def test_an_address_in_use_is_an_error_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         pool = listening_pool(CODE, Announced(), port=taken.getsockname()[1])
