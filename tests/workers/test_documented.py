@@ -57,7 +57,7 @@ def test_the_documented_commands_train_a_recipe_with_a_connected_worker(tmp_path
             assert shlex.split(shown[2]) == ["sparring", *one.process.args[3:5]]  # type: ignore[index]
             output += run.stdout.read()
             assert run.wait() == 0, output
-            assert "serving the run" in one.output
+            assert "the recipe's code is in" in one.output, f"{output}\n{one.output}"
     status = json.loads((tmp_path / "runs" / "run" / "status.json").read_text())
     assert status["status"] == "completed"
     with Ledger(tmp_path / "runs" / "run" / "ledger.sqlite") as ledger:
