@@ -106,6 +106,7 @@ def test_a_value_where_a_section_belongs_is_refused() -> None:
 
 ENDPOINT = ("engine.type=openai", "engine.base_url=http://localhost:8000/v1", "engine.model=m")
 BUYER = ("policies.buyer.role=endpoint", "policies.buyer.base_url=http://localhost/v1", "policies.buyer.model=m")
+LISTENING = ["environment.listen='0.0.0.0:7700'"]
 UNREADABLE = [
     (["algorithm.loss_fn=importance_sampling", "algorithm.clip_low_threshold=0.8"], "algorithm.clip_low_threshold"),
     (["algorithm.loss_fn=importance_sampling", "algorithm.clip_high_threshold=2"], "algorithm.clip_high_threshold"),
@@ -149,6 +150,12 @@ UNREADABLE = [
     (["sampling.sampling_max_tokens=64", "rollout.rollout_max_tokens=512"], "rollout.rollout_max_tokens"),
     (["agent.gateway_host=0.0.0.0"], "agent.gateway_host"),
     (["environment.worker_timeout=5"], "environment.worker_timeout"),
+    (["environment.workers=2", "environment.listen_timeout=5"], "environment.listen_timeout"),
+    (["environment.listen=7700"], "environment.listen"),
+    (["environment.listen='node1:77000'"], "environment.listen"),
+    ([*LISTENING, "environment.api_key_env=sk-secret"], "environment.api_key_env"),
+    ([*LISTENING, "environment.tls_certificate=run.pem"], "environment.tls_key"),
+    ([*LISTENING, "environment.tls_key=key.pem"], "environment.tls_certificate"),
     (["engine.base_url=http://localhost:8000/v1"], "engine.base_url"),
     (["engine.type=scripted"], "engine.script"),
     (["engine.type=scripted", "engine.script=s.jsonl", "engine.max_running=3"], "engine.max_running"),
@@ -174,6 +181,8 @@ def test_what_cannot_work_together_or_would_be_read_by_nothing_is_refused(overri
         ["algorithm.clip_low_threshold=1", "algorithm.clip_high_threshold=1.2"],
         ["model.trained_weights=full"],
         ["environment.workers=2", "environment.worker_timeout=5"],
+        [*LISTENING, "environment.worker_timeout=5", "environment.listen_timeout=5"],
+        ["environment.listen='[::]:0'", "environment.tls_certificate=run.pem", "environment.tls_key=key.pem"],
         ["rollout.max_steps_off_policy=2", "rollout.staleness_window=9", "batch.global_batch_size=4"],
         ["rollout.max_steps_off_policy=0", "rollout.rollout_max_concurrency=7", "engine.deterministic=false"],
         ["rollout.max_steps_off_policy=0", "engine.deterministic=false", *BUYER],
@@ -217,9 +226,10 @@ def test_one_agent_plays_and_the_gateway_is_placed_for_those_elsewhere(agent: di
 
 
 def test_workers_need_something_to_run() -> None:
-    agent = {"agent": {"pull": True}, "environment": {"workers": 1}}
-    assert list(problems_of(recipe=agent)) == ["environment.workers"]
-    assert problems_of(recipe={**agent, "reward": {"scorer": "judge:score"}}) == {}
+    for key, value in (("workers", 1), ("listen", "127.0.0.1:0")):
+        agent = {"agent": {"pull": True}, "environment": {key: value}}
+        assert list(problems_of(recipe=agent)) == [f"environment.{key}"]
+        assert problems_of(recipe={**agent, "reward": {"scorer": "judge:score"}}) == {}
 
 
 def test_another_engine_by_override_sets_aside_what_the_recipe_sets_for_its_own_and_in_a_recipe_refuses_it() -> None:

@@ -27,12 +27,12 @@ from sparring.sessions import AnySession
 from sparring.types import Task, ToolSchema
 from sparring.workers import WorkerPool, run_in_workers
 
-Closing: TypeAlias = Callable[[], Awaitable[None]]
+Step: TypeAlias = Callable[[], Awaitable[None]]
 
 
 def load_agent_and_environment(
     config: Config, recipe_dir: Path, announce: Callable[[str], object], pool: WorkerPool | None
-) -> tuple[Agent, Closing | None, Callable[[], Environment], tuple[ToolSchema, ...]]:
+) -> tuple[Agent, Step | None, Callable[[], Environment], tuple[ToolSchema, ...]]:
     """Return the agent, a function that closes it, the environment factory and the tools.
 
     Only the built-in tool loop has an environment and tools. With a `pool`, the environments run in its workers.
@@ -49,7 +49,7 @@ def load_agent_and_environment(
 
 def load_agent(
     config: Config, recipe_dir: Path, announce: Callable[[str], object]
-) -> tuple[Agent, Closing] | tuple[None, None]:
+) -> tuple[Agent, Step] | tuple[None, None]:
     """Return the recipe's own agent and a function that closes the agent's resources, or None for the built-in tool
     loop.
 

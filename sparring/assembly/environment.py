@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import os
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sparring.config import Config
+from sparring.config import Config, key_from
 from sparring.environments import Environment
 from sparring.errors import UsageError
-from sparring.run_folders.recipe_files import check_links
+from sparring.run_folders.recipe_files import check_links, list_files
+from sparring.runtime.address import read_address
 from sparring.runtime.plugins import load_object
-from sparring.workers import Code, WorkerPool
+from sparring.workers import Code, Listening, WorkerPool
 
 
 def load_environment(config: Config, recipe_dir: Path) -> tuple[Callable[[], Environment], type[Environment]]:
@@ -23,13 +26,15 @@ def load_environment(config: Config, recipe_dir: Path) -> tuple[Callable[[], Env
     return lambda: environment_class(**options), environment_class
 
 
-def build_worker_pool(config: Config, recipe_dir: Path) -> WorkerPool | None:
-    """Return the pool of worker processes for environments, reward and scorer, or None if they run in this process.
+def build_worker_pool(config: Config, recipe_dir: Path, announce: Callable[[str], object]) -> WorkerPool | None:
+    """Return the pool of workers for environments, reward and scorer, or None if they run in this process.
 
-    No worker process is started yet. Raises UsageError for options that cannot be sent to a worker.
+    No worker process is started yet, and no address is listened on. `announce` shows how to start workers on other
+    machines. Raises UsageError for options that cannot be sent to a worker, and for a key or a certificate that is
+    missing.
     """
     section = config.environment
-    if section.workers == 0:
+    if not section.has_workers:
         return None
     code: Code = {
         "folder": str(recipe_dir.absolute()),
@@ -38,7 +43,44 @@ def build_worker_pool(config: Config, recipe_dir: Path) -> WorkerPool | None:
         "reward": config.reward.reward,
         "scorer": config.reward.scorer,
     }
-    return WorkerPool(section.workers, code, silence_seconds=section.worker_timeout)
+    listening = _read_listening(config, recipe_dir, announce) if section.listen else None
+    return WorkerPool(section.workers, code, silence_seconds=section.worker_timeout, listening=listening)
+
+
+def _read_listening(config: Config, recipe_dir: Path, announce: Callable[[str], object]) -> Listening:
+    section = config.environment
+    address = read_address(section.listen)
+    key = ""
+    if os.environ.get(section.api_key_env):
+        key = key_from(section.api_key_env) or ""
+    elif not address.is_loopback:
+        raise UsageError(
+            f"environment.listen = {section.listen!r} can be reached from other machines, and the environment variable "
+            f"{section.api_key_env} is not set. Set it to a long random key here and for each `sparring worker`, for example "
+            "with the output of `openssl rand -hex 32`. Without a key, listen on 127.0.0.1."
+        )
+    return Listening(
+        address=address,
+        key=key.encode(),
+        files=list_files(recipe_dir / "recipe.toml", Path(config.run.runs_dir)),
+        timeout_seconds=section.listen_timeout,
+        announce=announce,
+        tls=_load_certificate(section.tls_certificate, section.tls_key),
+    )
+
+
+def _load_certificate(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+    if certificate is None or key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+    except OSError as error:
+        raise UsageError(
+            f"environment.tls_certificate = {certificate!r} and environment.tls_key = {key!r} cannot be loaded: {error}. Give "
+            "a certificate and its private key, without a password, as PEM files."
+        ) from error
+    return context
 
 
 def refuse_training(config: Config, recipe_dir: Path) -> None:

@@ -59,7 +59,7 @@ def build_trials(config: Config, recipe_dir: Path, *, loop: asyncio.AbstractEven
     There are no trials if the recipe has no reward function, if it uses an LLM judge (whose grades cost money), or if
     environments and rewards run in workers. Without trials, findings stay unconfirmed.
     """
-    if config.environment.workers:
+    if config.environment.has_workers:
         return None
     reward, scorer = load_graders(config, recipe_dir)
     if reward is None or any(objects_reached(one, ModelJudge) for one in (reward, scorer) if one is not None):

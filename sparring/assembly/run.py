@@ -303,7 +303,7 @@ def _collector(
     max_context_tokens: int | None = None,
 ) -> Collector:
     return Collector(
-        agent=EpisodeAgent(code.agent, code.close),
+        agent=EpisodeAgent(code.agent, code.close, code.wait_until_ready),
         policy=policy,
         grading=Grading(reward=code.reward, scorer=code.scorer),
         ledger=ledger,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparring.assembly.agent import Closing, load_agent_and_environment
+from sparring.assembly.agent import Step, load_agent_and_environment
 from sparring.assembly.environment import build_worker_pool
 from sparring.assembly.graders import build_criterion, load_graders
 from sparring.config import Config
@@ -24,8 +24,10 @@ class UserCode:
     """The loaded user code of a recipe."""
 
     agent: Agent
-    close: Closing | None
+    close: Step | None
     """Closes the resources that the agent and the workers have opened."""
+    wait_until_ready: Step | None
+    """Waits until a worker can run an episode."""
     make_environment: Callable[[], Environment]
     tools: tuple[ToolSchema, ...]
     reward: RewardFunction | None
@@ -40,7 +42,7 @@ def load_user_code(config: Config, recipe_dir: Path, announce: Callable[[str], o
     has changed.
     """
     check_links(recipe_dir)
-    pool = build_worker_pool(config, recipe_dir)
+    pool = build_worker_pool(config, recipe_dir, announce)
     agent, close, make_environment, tools = load_agent_and_environment(config, recipe_dir, announce, pool)
     reward, scorer = load_graders(config, recipe_dir)
     criterion = build_criterion(config, reward, scorer)
@@ -51,6 +53,7 @@ def load_user_code(config: Config, recipe_dir: Path, announce: Callable[[str], o
     return UserCode(
         agent=agent,
         close=close,
+        wait_until_ready=None if pool is None else pool.wait_until_ready,
         make_environment=make_environment,
         tools=tools,
         reward=reward,
@@ -59,7 +62,7 @@ def load_user_code(config: Config, recipe_dir: Path, announce: Callable[[str], o
     )
 
 
-def _both(first: Closing | None, second: Closing) -> Closing:
+def _both(first: Step | None, second: Step) -> Step:
     async def close() -> None:
         try:
             if first is not None:

@@ -28,7 +28,8 @@ from pydantic import ValidationError
 from sparring.config.recipe import described, merge, read_recipe, read_toml
 from sparring.config.rules import find_unread
 from sparring.config.rules.engine import invalid_endpoint, keys_of_other_engines, keys_of_other_learners
-from sparring.config.sections import Config, EngineSection, LearnerSection, section_class
+from sparring.config.rules.episodes import invalid_listening
+from sparring.config.sections import LISTEN_KEYS, Config, EngineSection, LearnerSection, section_class
 from sparring.errors import ConfigError, ConfigProblem
 from sparring.types import Json
 
@@ -40,6 +41,7 @@ PLACES: Mapping[str, str] = {
     "learner.activation_checkpointing": "optimizer.activation_checkpointing",
     "environment.workers": "environment.workers",
     "environment.worker_timeout": "environment.worker_timeout",
+    **{f"environment.{key}": f"environment.{key}" for key in ("listen", *LISTEN_KEYS)},
     "launch.num_threads": "run.num_threads",
     "launch.copy_to": "run.copy_to",
     "launch.gateway_host": "agent.gateway_host",
@@ -172,6 +174,7 @@ def _invalid(settings: Mapping[str, Any]) -> list[ConfigProblem]:
     else:
         conflicts = [
             *invalid_endpoint(config),
+            *invalid_listening(config),
             *(keys_of_other_engines(config) if "engine.type" in settings else ()),
             *(keys_of_other_learners(config) if "learner.type" in settings else ()),
         ]

@@ -185,6 +185,8 @@ class Collector:
                     self.tally.attempted(again=attempt > 0)
                 try:
                     async with self._place(alone=is_alone):
+                        if self._agent.wait_until_ready is not None:
+                            await self._agent.wait_until_ready()
                         played = await self._attempt(plan, member, attempt, refusals or Refusals())
                 except WorkerLost as lost:
                     is_alone = lost.was_running or attempt + 1 >= min(2, self._limits.max_retries)

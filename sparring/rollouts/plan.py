@@ -18,10 +18,13 @@ Agent: TypeAlias = Callable[[Task, AnySession], Awaitable[AgentResult]]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeAgent:
-    """The agent of every episode, with a function that releases the agent's resources."""
+    """The agent of every episode, with functions that wait for the agent's resources and release them."""
 
     run: Agent
     close: Callable[[], Awaitable[None]] | None = None
+    wait_until_ready: Callable[[], Awaitable[None]] | None = None
+    """A function that waits for what the agent needs. It is called before each attempt, and its time counts for no
+    episode. Its errors end the run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
 """A worker process: `python -m sparring.workers.process DESCRIPTOR` handles its pool's requests until the pipe ends.
+It then closes the environments that are still open.
 
 Each message is an object (see `wire`). The pool first sends {"code", "beat_seconds"}. Its other messages are {"ask",
 "do", "place", "arguments", "meter"}, {"cancel": ask} and {"reply": question, "value" or "error"}. The worker sends
 {"answer": ask, "value" or "error", "is_done", "available_tools"}, {"question", "of": ask, "policy", "messages",
-"tools"}, and {"beat"} each time that it returns to its event loop.
+"tools"}, and {"beat"} each time that it returns to its event loop. Its first message is {"loaded", "refusal"}: whether it could
+load the code, and the error if it could not.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from sparring.runtime.logs import ignore_write_errors
 from sparring.runtime.plugins import call, load_object
 from sparring.sandbox.limits import programs_end
 from sparring.types import Json, Message, ToolSchema, Turn
-from sparring.workers.pool import Code
+from sparring.workers.code import Code
 from sparring.workers.wire import check_sendable, decode_result, encode_outcome, frame, frame_outcome, receive
 
 
@@ -51,13 +53,16 @@ async def _main(pipe: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=pipe)
     with suppress(EOFError, ConnectionError):
         hello = await receive(reader)
-        worker = _Worker(_Loaded(hello["code"]), writer)
+        loaded = _Loaded(hello["code"])
+        writer.write(frame({"loaded": loaded.refusal is None, "refusal": str(loaded.refusal)}))
+        worker = _Worker(loaded, writer)
         beating = asyncio.ensure_future(_beat(writer, hello["beat_seconds"]))
         try:
             while True:
                 worker.heard(await receive(reader))
         finally:
             beating.cancel()
+            await worker.aclose()
 
 
 async def _beat(writer: asyncio.StreamWriter, seconds: float) -> None:
@@ -72,7 +77,8 @@ class _Loaded:
     not expected, because the trainer has already loaded the same code."""
 
     def __init__(self, code: Code) -> None:
-        self._refusal: Exception | None = None
+        self.refusal: Exception | None = None
+        """The error."""
         load = partial(load_object, folder=Path(code["folder"]))
         try:
             named = {"reward": code["reward"], "scorer": code["scorer"]}
@@ -81,7 +87,7 @@ class _Loaded:
                 found = load(code["target"]).with_options(**code["options"])
                 self._make_environment: Callable[[], Environment] = partial(found, **code["options"])
         except Exception as error:  # noqa: BLE001 (raised for each request)
-            self._refusal = error
+            self.refusal = error
 
     def grader(self, key: str) -> Callable[..., Any]:
         self._refuse()
@@ -92,8 +98,8 @@ class _Loaded:
         return self._make_environment()
 
     def _refuse(self) -> None:
-        if self._refusal is not None:
-            raise self._refusal
+        if self.refusal is not None:
+            raise self.refusal
 
 
 @final
@@ -130,6 +136,15 @@ class _Worker:
             case {"reply": int(number)}:
                 if number in self._questions and not self._questions[number].done():
                     self._questions[number].set_result(message)
+
+    async def aclose(self) -> None:
+        """Cancel all calls, and close all environments. The pool ends a process that takes too long."""
+        running = [task for _, task in self._running.values()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        open_environments, self._environments = self._environments, {}
+        await asyncio.gather(*(call(one.close) for one in open_environments.values()), return_exceptions=True)
 
     async def _answer(self, number: int, place: int, do: str, arguments: tuple[Any, ...]) -> None:
         came_of_it: object

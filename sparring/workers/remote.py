@@ -10,8 +10,9 @@ from sparring.environments import Environment
 from sparring.environments.tools import ToolLike
 from sparring.protocols import SessionLike
 from sparring.types import Json, Message, Task, ToolSchema, Trajectory
-from sparring.workers.pool import Answering, Place, WorkerPool
+from sparring.workers.pool import Place, WorkerPool
 from sparring.workers.wire import decode_result
+from sparring.workers.worker import Answering
 
 
 def run_in_workers(environment_class: type[Environment], pool: WorkerPool) -> type[_RemoteEnvironment]:
@@ -73,6 +74,7 @@ class _RemoteEnvironment(Environment):
 
     async def close(self) -> None:
         if self._place.worker is None:
+            self._pool.leave(self._place)
             return  # no worker has created it
         try:
             await self._ask("close")

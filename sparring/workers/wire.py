@@ -25,6 +25,8 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 _MARK = "@"
 """The key of an object that represents a value without a JSON form: {"@": [kind, content]}."""
 _LENGTH_BYTES = 8
+_MOST_BYTES = 2**32
+"""The largest content of a frame. A larger length is not one that `frame` wrote."""
 
 
 def frame(value: Any) -> bytes:
@@ -33,8 +35,7 @@ def frame(value: Any) -> bytes:
 
     Raises TypeError for anything else, with the message of `json.dumps`.
     """
-    content = json.dumps(_marked(value), separators=(",", ":")).encode()
-    return len(content).to_bytes(_LENGTH_BYTES, "big") + content
+    return prefix_length(json.dumps(_marked(value), separators=(",", ":")).encode())
 
 
 def check_sendable(value: Json, returned_by: str) -> Json:
@@ -60,15 +61,36 @@ def _odd(value: object, path: str) -> Iterator[tuple[str, object]]:
         yield path, value
 
 
-async def receive(reader: asyncio.StreamReader) -> Any:
-    """Return the next value. Raises EOFError or ConnectionError if the other side has exited, and ValueError for
-    invalid content."""
+def prefix_length(content: bytes) -> bytes:
+    """Return the frame with this content."""
+    return len(content).to_bytes(_LENGTH_BYTES, "big") + content
+
+
+async def receive_content(reader: asyncio.StreamReader) -> bytes:
+    """Return the content of the next frame. Raises EOFError or OSError if the other side has exited, and ValueError for
+    a length that no frame has."""
     length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
-    content = await reader.readexactly(length)
+    if length > _MOST_BYTES:
+        raise ValueError(f"a frame of {length} bytes is not one sent by `frame`")
+    return await reader.readexactly(length)
+
+
+async def receive(reader: asyncio.StreamReader) -> Any:
+    """Return the next value. Raises EOFError or OSError if the other side has exited, and ValueError for invalid
+    content."""
+    content = await receive_content(reader)
     try:
         return json.loads(content, object_hook=_unmarked)
     except (LookupError, TypeError) as error:
         raise ValueError(f"not a value sent by `frame`: {error!r}") from error
+
+
+async def receive_object(reader: asyncio.StreamReader) -> dict[str, Any]:
+    """Return the next value, which is an object. Raises the errors of `receive`."""
+    value = await receive(reader)
+    if not isinstance(value, dict):
+        raise ValueError(f"a {type(value).__name__} is not a message")
+    return value
 
 
 def _marked(value: Any) -> Any:

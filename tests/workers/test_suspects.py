@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sparring.runtime.clock import Clock
 from sparring.runtime.plugins import load_object
 from sparring.types import Json, Sampling, Task, TrajectoryGroup
 from sparring.workers import Code, WorkerPool, grade_in_workers, run_in_workers, use_separate_workers
+from tests.workers.machine import connected_pool
 from tests.workers.test_workers import is_alive, wait_until_gone
 
 RECIPE_FOLDER = Path(__file__).parent / "recipe"
@@ -32,15 +34,17 @@ NUM_HEALTHY = 2
 
 
 def run_tasks(
-    killer: dict[str, Json], *, max_retries: int, num_killers: int = 1
+    pool: WorkerPool, killer: dict[str, Json], *, max_retries: int, num_killers: int = 1
 ) -> tuple[list[TrajectoryGroup], Ledger]:
     """Healthy tasks and killers side by side in one worker; retries follow at once, so that they meet again."""
     ledger = Ledger()
 
     async def main() -> list[TrajectoryGroup]:
-        pool = WorkerPool(1, CODE, silence_seconds=60)
         collector = Collector(
-            agent=EpisodeAgent(EnvironmentAgent(run_in_workers(Shop, pool), max_turns=4).play),
+            agent=EpisodeAgent(
+                EnvironmentAgent(run_in_workers(Shop, pool), max_turns=4).play,
+                wait_until_ready=pool.wait_until_ready,
+            ),
             policy=MainPolicy(ScriptedMessages([tool_call("count"), tool_call("count"), answer("done")], name="clerk")),
             grading=Grading(reward=grade_in_workers(pool, "reward", load_object("shop:reward", folder=RECIPE_FOLDER))),
             ledger=ledger,
@@ -53,12 +57,21 @@ def run_tasks(
         plans = [
             GroupPlan(task=one, position=place, group_size=1, sampling=Sampling()) for place, one in enumerate(tasks)
         ]
-        try:
-            return await collector.play_all(plans, in_waves=False)
-        finally:
-            await pool.aclose()
+        return await collector.play_all(plans, in_waves=False)
 
     return asyncio.run(main()), ledger
+
+
+@pytest.fixture(params=["here", "connected"])
+def pool(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[WorkerPool]:
+    """Of one worker."""
+    if request.param == "here":
+        pool = WorkerPool(1, CODE, silence_seconds=60)
+        yield pool
+        asyncio.run(pool.aclose())
+    else:
+        with connected_pool(CODE, "--processes", "1", cache=tmp_path) as (pool, _):
+            yield pool
 
 
 @pytest.mark.parametrize(
@@ -67,9 +80,9 @@ def run_tasks(
     ids=["while it is prepared", "while it is closed", "while it is graded, two of them"],
 )
 def test_an_episode_that_kills_its_worker_each_time_takes_no_other_along(
-    killer: dict[str, Json], max_retries: int, num_killers: int
+    pool: WorkerPool, killer: dict[str, Json], max_retries: int, num_killers: int
 ) -> None:
-    groups, ledger = run_tasks(killer, max_retries=max_retries, num_killers=num_killers)
+    groups, ledger = run_tasks(pool, killer, max_retries=max_retries, num_killers=num_killers)
     lost = {group.task.id for group in groups if group.num_lost}
     assert lost == {f"killer-{n}" for n in range(num_killers)}
     with ledger:
@@ -78,22 +91,18 @@ def test_an_episode_that_kills_its_worker_each_time_takes_no_other_along(
         assert ledger.verify() == []
 
 
-def test_a_place_alone_has_a_worker_that_ends_with_it() -> None:
+def test_a_place_alone_has_a_worker_that_ends_with_it(pool: WorkerPool) -> None:
     async def main() -> None:
-        pool = WorkerPool(1, CODE, silence_seconds=60)
         task = Task(id="a", messages=())
-        try:
-            second, another = run_in_workers(Shop, pool)(), run_in_workers(Shop, pool)()
-            with use_separate_workers():
-                alone = run_in_workers(Shop, pool)()
-            for one in (second, another, alone):
-                await one.reset(task)
-            process, shared, own = [await one.call_tool("process", {}) for one in (second, another, alone)]
-            assert process == shared != own
-            await alone.close()
-            await asyncio.to_thread(wait_until_gone, int(own))
-            assert is_alive(int(process))
-        finally:
-            await pool.aclose()
+        second, another = run_in_workers(Shop, pool)(), run_in_workers(Shop, pool)()
+        with use_separate_workers():
+            alone = run_in_workers(Shop, pool)()
+        for one in (second, another, alone):
+            await one.reset(task)
+        process, shared, own = [await one.call_tool("process", {}) for one in (second, another, alone)]
+        assert process == shared != own
+        await alone.close()
+        await asyncio.to_thread(wait_until_gone, int(own))
+        assert is_alive(int(process))
 
     asyncio.run(asyncio.wait_for(main(), 60))

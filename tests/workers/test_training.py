@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.run_folders.stored import read_trajectories
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import checkpoints
+from tests.workers.machine import machine
+from tests.workers.test_workers import wait_until
 
 RECIPE = Path(__file__).parent / "recipe" / "recipe.toml"
 
@@ -42,6 +45,23 @@ def test_the_same_run_reaches_the_same_weights_with_workers_and_without(tmp_path
             assert one.messages == other.messages
             assert (one.reward, one.score, one.score_parts) == (other.reward, other.score, other.score_parts)
             assert one.final_state == other.final_state
+
+
+def test_a_run_with_workers_on_two_machines_reaches_the_same_weights(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    here = trained(tmp_path / "here", "environment.workers=0")
+    cache, without_key = tmp_path / "cache", {"SPARRING_API_KEY": ""}
+    with (
+        machine(address, "--processes", "1", cache=cache, variables=without_key) as first,
+        machine(address, "--processes", "1", cache=cache, variables=without_key) as second,
+    ):
+        there = trained(tmp_path / "there", f"environment.listen={address}")
+        # The run does not wait for the second one, which may come after its end.
+        wait_until(lambda: any("has ended or cannot be reached" in one.output for one in (first, second)), 60)
+    assert fingerprint(here) == fingerprint(there)
+    with Ledger(there / "ledger.sqlite") as ledger:
+        assert ledger.verify(max_steps_off_policy=0) == []
 
 
 def test_a_run_goes_on_when_a_worker_is_killed_and_discards_what_that_played(

@@ -35,6 +35,7 @@ UNREAD: tuple[ConfigRule, ...] = (
     engine.training_keys_without_training,
     episodes.workers_without_work,
     episodes.timeout_without_workers,
+    episodes.keys_without_listen,
     episodes.gateway_address_without_remote_agent,
 )
 """The rules about keys of a place file that nothing in a recipe reads."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparring.config.rules.conflict import ConfigRule, Conflict, find_given
-from sparring.config.sections import Config
+from sparring.config.rules.conflict import ConfigRule, Conflict, endpoint_problems, find_given
+from sparring.config.sections import LISTEN_KEYS, Config
+from sparring.errors import UsageError
+from sparring.runtime.address import read_address
 
 
 def several_agents(config: Config) -> Iterator[Conflict]:
@@ -43,18 +45,44 @@ def missing_without_agent(config: Config) -> Iterator[Conflict]:
 
 def workers_without_work(config: Config) -> Iterator[Conflict]:
     targets = (config.environment.target, config.reward.reward, config.reward.scorer)
-    if config.environment.workers and all(target is None for target in targets):
-        yield Conflict(
-            "environment.workers",
-            "is given, but the recipe has no environment, reward or scorer to run in workers; leave it out.",
-            ("environment.target", "reward.reward", "reward.scorer"),
-        )
+    if any(target is not None for target in targets):
+        return
+    for key in ("workers", "listen"):
+        if getattr(config.environment, key):
+            yield Conflict(
+                f"environment.{key}",
+                "is given, but the recipe has no environment, reward or scorer to run in workers; leave it out.",
+                ("environment.target", "reward.reward", "reward.scorer"),
+            )
 
 
 def timeout_without_workers(config: Config) -> Iterator[Conflict]:
-    for key in find_given(config, "environment", "worker_timeout") if config.environment.workers == 0 else ():
+    for key in () if config.environment.has_workers else find_given(config, "environment", "worker_timeout"):
         message = "is given, but nothing runs in workers; leave it out."
-        yield Conflict(f"environment.{key}", message, ("environment.workers",))
+        yield Conflict(f"environment.{key}", message, ("environment.workers", "environment.listen"))
+
+
+def keys_without_listen(config: Config) -> Iterator[Conflict]:
+    for key in () if config.environment.listen else find_given(config, "environment", *LISTEN_KEYS):
+        message = "is given, but environment.listen is not, so no worker can connect; leave it out."
+        yield Conflict(f"environment.{key}", message, ("environment.listen",))
+
+
+def invalid_listening(config: Config) -> Iterator[Conflict]:
+    section = config.environment
+    if not section.listen:
+        return
+    try:
+        read_address(section.listen)
+    except UsageError as error:
+        yield Conflict("environment.listen", str(error).replace(repr(section.listen), f"is {section.listen!r}, which"))
+    for _, message in endpoint_problems(base_url=None, api_key_env=section.api_key_env):
+        yield Conflict("environment.api_key_env", message, ("environment.listen",))
+    if (section.tls_certificate is None) != (section.tls_key is None):
+        missing, given = ("tls_key", "tls_certificate") if section.tls_key is None else ("tls_certificate", "tls_key")
+        yield Conflict(
+            f"environment.{missing}", f"is missing, but environment.{given} is set; set both.", ("environment.listen",)
+        )
 
 
 def start_rate_without_url(config: Config) -> Iterator[Conflict]:
@@ -148,6 +176,8 @@ RULES: tuple[ConfigRule, ...] = (
     missing_without_agent,
     workers_without_work,
     timeout_without_workers,
+    keys_without_listen,
+    invalid_listening,
     start_rate_without_url,
     gateway_address_without_remote_agent,
     gateway_address_for_url,

@@ -40,11 +40,42 @@ class EnvironmentSection(Section):
     workers: int = Field(
         default=0,
         ge=0,
-        description="Number of processes that run environments, reward and scorer; 0 runs them in the trainer's process.",
+        description="Number of processes that run environments, reward and scorer; 0 runs them in the trainer's process, unless "
+        "workers connect (`listen`).",
     )
     worker_timeout: FiniteFloat = Field(
         default=60.0, gt=0, description="Seconds after which a worker whose event loop does not respond is replaced."
     )
+    listen: str = Field(
+        default="",
+        description="HOST:PORT at which workers on other machines connect (`sparring worker`), in addition to `workers`. "
+        "Empty: none.",
+    )
+    listen_timeout: FiniteFloat = Field(
+        default=300.0, gt=0, description="Seconds without any worker after which the run ends, if `workers` is 0."
+    )
+    api_key_env: str = Field(
+        default="SPARRING_API_KEY",
+        description="Name of the environment variable that contains the key of connected workers. Without a key, only a "
+        "loopback address can be listened on.",
+    )
+    tls_certificate: str | None = Field(
+        default=None,
+        min_length=1,
+        description="PEM file with the certificate for connected workers. None: connections are not encrypted.",
+    )
+    tls_key: str | None = Field(
+        default=None, min_length=1, description="PEM file with the private key of `tls_certificate`."
+    )
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether environments, reward and scorer run in workers, and not in the trainer's process."""
+        return self.workers > 0 or self.listen != ""
+
+
+LISTEN_KEYS = ("listen_timeout", "api_key_env", "tls_certificate", "tls_key")
+"""The keys of [environment] that are read only with `listen`."""
 
 
 class AgentSection(Section):

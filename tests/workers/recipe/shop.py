@@ -63,6 +63,12 @@ class Shop(Environment):
     def reset(self, task: Task) -> list[Message]:
         self.task = task
         die(task.fields.get("on_reset", ""))
+        if "asleep" in task.fields and not (asleep := Path(task.fields["asleep"])).exists():
+            # The first episode that comes here names its process, and waits for its end.
+            written = asleep.with_suffix(".part")
+            written.write_text(str(os.getpid()))
+            written.rename(asleep)
+            time.sleep(600)
         return [{"role": "user", "content": f"{task.id} of {self.size}?"}]
 
     @tool

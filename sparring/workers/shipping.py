@@ -1,0 +1,116 @@
+"""The files of a recipe on their way to another machine: the run lists them with their hashes and sends those that a
+worker does not have, and the worker writes them into a folder of its cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, TypeAlias, final
+
+from sparring.errors import DataError, ServiceError
+from sparring.run_folders.recipe_files import RecipeFiles, sha256
+
+MOST_BYTES: Final = 256 * 2**20
+"""The largest size of all files together that is sent to a worker."""
+
+Listing: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""The `bytes` and the `sha256` of each file, by its path in the recipe's folder."""
+
+
+@final
+class SentFiles:
+    """The files that a run sends to workers, as they are when this object is created."""
+
+    def __init__(self, files: RecipeFiles) -> None:
+        """List the files. This reads all of them."""
+        self._folder = files.folder
+        self.listing: Listing = {
+            path.as_posix(): {"bytes": (self._folder / path).stat().st_size, "sha256": sha256(self._folder / path)}
+            for path in files.copied
+        }
+        self.left_out = tuple(path.as_posix() for path in files.linked)
+        """Large files and folders, which are never sent."""
+
+    def check_size(self) -> None:
+        """Raise ServiceError if the files are too large to be sent."""
+        if (num_bytes := count_bytes(self.listing)) > MOST_BYTES:
+            raise ServiceError(
+                f"the files in the recipe's folder {self._folder} have {num_bytes / 2**20:.0f} MiB together, but "
+                f"at most {MOST_BYTES / 2**20:.0f} MiB are sent to workers. Move data out of the folder, or copy the folder "
+                "to the worker's machine and name it with --recipe FOLDER."
+            )
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a listed file. Raises KeyError for any other file."""
+        if name not in self.listing:
+            raise KeyError(name)
+        return (self._folder / name).read_bytes()
+
+
+def count_bytes(listing: Listing) -> int:
+    return sum(entry["bytes"] for entry in listing.values())
+
+
+def differing_files(listing: Listing, folder: Path) -> list[str]:
+    """Return the listed files that the folder does not have, or has with another content."""
+    return [name for name, entry in listing.items() if not _is_equal(folder / name, entry)]
+
+
+def cached_folder(listing: Listing) -> Path:
+    """Return the folder of the cache for these files. It may not exist yet."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    content = {name: entry["sha256"] for name, entry in listing.items()}
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return cache / "sparring" / "recipes" / digest
+
+
+def check_listing(listing: Listing) -> None:
+    """Raise DataError for a path that leads out of a folder."""
+    for name in listing:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or str(path) != name or name == "." or {"\\", "\0"} & set(name):
+            raise DataError(
+                f"the run sends a file with the path {name!r}, which is not a path within a folder, so nothing is written. "
+                "Connect only to runs that you trust."
+            )
+
+
+def store(listing: Listing, contents: Mapping[str, bytes]) -> Path:
+    """Write all listed files into their folder of the cache, and return it. Call `check_listing` first.
+
+    Raises DataError if a content does not have its listed hash: the run's file has changed since it was listed.
+    """
+    folder = cached_folder(listing)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".staged-"))
+    written = staging / "recipe"
+    try:
+        written.mkdir()
+        for name, entry in listing.items():
+            if hashlib.sha256(contents[name]).hexdigest() != entry["sha256"]:
+                raise DataError(f"{name} has changed in the run's folder while it was sent; start the run again.")
+            (written / name).parent.mkdir(parents=True, exist_ok=True)
+            (written / name).write_bytes(contents[name])
+        if folder.exists() and differing_files(listing, folder):
+            folder.rename(staging / "replaced")
+        try:
+            written.rename(folder)
+        except OSError:
+            # Another command may have written the same files.
+            if differing_files(listing, folder):
+                raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return folder
+
+
+def _is_equal(path: Path, entry: Mapping[str, Any]) -> bool:
+    try:
+        return path.stat().st_size == entry["bytes"] and sha256(path) == entry["sha256"]
+    except OSError:
+        return False
