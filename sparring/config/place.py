@@ -40,6 +40,8 @@ PLACES: Mapping[str, str] = {
     "learner.activation_checkpointing": "optimizer.activation_checkpointing",
     "environment.workers": "environment.workers",
     "environment.worker_timeout": "environment.worker_timeout",
+    "launch.on": "run.launcher",
+    "launch.ray_address": "run.ray_address",
     "launch.num_threads": "run.num_threads",
     "launch.gateway_host": "agent.gateway_host",
     "launch.gateway_port": "agent.gateway_port",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat
 
@@ -16,6 +16,14 @@ class RunSection(Section):
     runs_dir: str = Field(default="runs", description="Folder of all runs, relative to the working directory.")
     seed: int = Field(default=0, ge=0, description="Seed of data order, sampling and initialization.")
     num_threads: int | None = Field(default=None, ge=1, description="CPU threads of torch; None uses every core.")
+    launcher: Literal["processes", "ray"] = Field(
+        default="processes",
+        description="What starts vLLM servers and the ranks of a group for the run: `processes`, on this machine; or "
+        "`ray`, on the nodes of a Ray cluster.",
+    )
+    ray_address: str = Field(
+        default="auto", description="Address of the Ray cluster; `auto` finds the one of this machine."
+    )
 
 
 class EvaluationSection(Section):
