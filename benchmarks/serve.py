@@ -133,7 +133,7 @@ def serving(run: Path, log: Path, *arguments: str, key: str = "") -> Iterator[tu
 def vllm_server(base: Path, folder: Path) -> Iterator[tuple[str, str]]:
     """Start a vLLM server with this base model, and yield its address and its key."""
     from sparring.engines.servers.environment import default_folder
-    from sparring.engines.servers.processes import LocalServers, ServerSettings
+    from sparring.engines.servers.processes import ServerSettings, StartedServers
 
     settings = ServerSettings(
         model=str(base),
@@ -143,7 +143,7 @@ def vllm_server(base: Path, folder: Path) -> Iterator[tuple[str, str]]:
         num_adapters=4,
         max_running=64,
     )
-    servers = LocalServers(settings, folder, announce=print)
+    servers = StartedServers(settings, folder, announce=print)
     try:
         yield servers.urls[0], servers.api_key
     finally:

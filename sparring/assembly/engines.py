@@ -20,10 +20,11 @@ from sparring.run_folders.recipe_files import RUN_RECIPE
 from sparring.types import EngineCapabilities, Weights
 
 if TYPE_CHECKING:
-    from sparring.engines.servers.processes import LocalServers
+    from sparring.engines.servers.processes import StartedServers
     from sparring.models.policy import Policy
+    from sparring.runtime.launcher import Launcher
     from sparring.training.learner import TorchLearner
-    from sparring.training.local_ranks import LocalRanks
+    from sparring.training.started_ranks import StartedRanks
 
 Announce: TypeAlias = Callable[[str], object]
 """A function that shows a line to the user. The line must not be written to files."""
@@ -109,9 +110,9 @@ def connect_servers(config: Config, policy: Policy, weights: Weights | None, ser
         raise
 
 
-def _start_servers(config: Config, policy: Policy, folder: Path, servers: ServerOptions) -> LocalServers:
+def _start_servers(config: Config, policy: Policy, folder: Path, servers: ServerOptions) -> StartedServers:
     from sparring.engines.servers.environment import default_folder
-    from sparring.engines.servers.processes import LocalServers, ServerSettings
+    from sparring.engines.servers.processes import ServerSettings, StartedServers
     from sparring.planning.gate import find_server_share
 
     section, has_learner = config.engine, servers.num_versions is None
@@ -127,7 +128,7 @@ def _start_servers(config: Config, policy: Policy, folder: Path, servers: Server
         max_running=section.max_running,
         extra_arguments=section.server_arguments,
     )
-    return LocalServers(settings, folder, announce=servers.announce)
+    return StartedServers(settings, folder, _create_launcher(config, folder), announce=servers.announce)
 
 
 def _find_base(name: str, policy: Policy, folder: Path) -> str:
@@ -229,16 +230,16 @@ def _start_with(learner: Learner, weights: Weights) -> Learner:
     return learner
 
 
-def _start_ranks(config: Config, servers: ServerOptions) -> LocalRanks:
-    from sparring.runtime.server_process import list_gpus
-    from sparring.training.local_ranks import LocalRanks
+def _start_ranks(config: Config, servers: ServerOptions) -> StartedRanks:
+    from sparring.training.started_ranks import StartedRanks
 
     if servers.folder is None:
         raise ServiceError("the ranks of a learner are started only for a run, which has a folder.")
     is_cuda = config.model.device.startswith("cuda")
     threads = config.run.num_threads or max(1, (os.cpu_count() or 1) // config.learner.num_ranks)
     run = servers.folder.parent
-    return LocalRanks(
+    return StartedRanks(
+        _create_launcher(config, run / "learner"),
         run / RUN_RECIPE,
         [
             "learner.type=here",
@@ -249,10 +250,20 @@ def _start_ranks(config: Config, servers: ServerOptions) -> LocalRanks:
         ],
         options=["--shard-weights"] if config.learner.shard_weights else [],
         num_ranks=config.learner.num_ranks,
-        gpus=list_gpus() if is_cuda else (),
+        is_cuda=is_cuda,
         folder=run / "learner",
         announce=servers.announce,
     )
+
+
+def _create_launcher(config: Config, folder: Path) -> Launcher:
+    """Return what starts the servers. Its own messages go to `folder`."""
+    from sparring.runtime.launcher import ProcessLauncher
+    from sparring.runtime.ray_launcher import RayLauncher
+
+    if config.run.launcher == "ray":
+        return RayLauncher(config.run.ray_address, folder)
+    return ProcessLauncher()
 
 
 def _check_capabilities(config: Config, can: EngineCapabilities, address: str) -> None:

@@ -42,6 +42,8 @@ PLACES: Mapping[str, str] = {
     "environment.workers": "environment.workers",
     "environment.worker_timeout": "environment.worker_timeout",
     **{f"environment.{key}": f"environment.{key}" for key in ("listen", *LISTEN_KEYS)},
+    "launch.on": "run.launcher",
+    "launch.ray_address": "run.ray_address",
     "launch.num_threads": "run.num_threads",
     "launch.copy_to": "run.copy_to",
     "launch.gateway_host": "agent.gateway_host",

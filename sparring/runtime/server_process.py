@@ -8,8 +8,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import httpx
 
@@ -17,6 +19,9 @@ from sparring.errors import ServiceError
 from sparring.runtime import interrupts
 from sparring.runtime.keeper import wrap_in_keeper
 from sparring.runtime.logs import get_logger
+
+if TYPE_CHECKING:
+    from sparring.runtime.launcher import Server
 
 logger = get_logger(__name__)
 
@@ -31,28 +36,32 @@ _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSpec:
+    """A server that is to be started. Its command gets two more options, `--host` and `--port`."""
+
+    name: str
+    """What kind of server it is, for messages."""
+    command: tuple[str, ...]
+    variables: Mapping[str, str]
+    """Environment variables."""
+    ready_path: str = "/health"
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The server is ready when a request for `ready_path` with these headers gets status 200."""
+
+
 @final
 class ServerProcess:
-    """A server that runs as a process on this machine, at a free port of 127.0.0.1, and never longer than this process. Its
-    output is appended to a file."""
+    """A server that runs as a process on this machine, and never longer than this process. Its output is appended to a file.
+    Implements `runtime.launcher.Server`."""
 
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        log: Path,
-        *,
-        variables: Mapping[str, str],
-        ready_path: str = "/health",
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """Start a server. `name` is used in messages. The command gets two more options, `--host` and `--port`. The server
-        is ready when a request for `ready_path` with these headers gets status 200."""
-        port = _find_free_port()
-        self.name, self.url, self.log, self.num_restarts = name, f"http://127.0.0.1:{port}", log, 0
-        self._command = [*command, "--host", "127.0.0.1", "--port", str(port)]
-        self._variables = variables
-        self._ready_path, self._headers = ready_path, headers
+    def __init__(self, spec: ServerSpec, log: Path, *, host: str = "127.0.0.1", port: int | None = None) -> None:
+        """Start a server at a port, or at a free one."""
+        port = port or _find_free_port()
+        self.name, self.url, self.log, self.num_restarts = spec.name, f"http://{host}:{port}", log, 0
+        self._command = [*spec.command, "--host", host, "--port", str(port)]
+        self._variables = spec.variables
+        self._is_ready = partial(answers, f"{self.url}{spec.ready_path}", spec.headers)
         self._is_stopping = threading.Event()
         self._lock = threading.Lock()
         """Held while the process starts or stops, so that no process starts after `stop`."""
@@ -78,17 +87,7 @@ class ServerProcess:
         return self._process.poll()
 
     def is_ready(self) -> bool:
-        try:
-            url = self.url + self._ready_path
-            return httpx.get(url, headers=self._headers, timeout=5.0, trust_env=False).status_code == 200
-        except httpx.HTTPError:
-            return False
-
-    def last_lines(self) -> str:
-        """Return the lines of the log that state the cause of a failure, or else its last lines."""
-        lines = self.log.read_text("utf-8", errors="replace").splitlines()
-        errors = [line for line in lines if "Error" in line]
-        return "\n".join((errors or lines)[-5:])
+        return self._is_ready()
 
     def restart_when_it_ends(self) -> None:
         """From now on, start the process again when it ends, at most `MAX_RESTARTS` times in a row."""
@@ -129,7 +128,7 @@ class ServerProcess:
 
 
 def wait_until_ready(
-    servers: Sequence[ServerProcess], what_for: str, announce: Callable[[str], object], *, seconds: float
+    servers: Sequence[Server], what_for: str, announce: Callable[[str], object], *, seconds: float
 ) -> None:
     """Wait until all servers answer. Raises ServiceError if one ends first, or does not answer within `seconds`."""
     name = servers[0].name
@@ -145,7 +144,7 @@ def wait_until_ready(
             if (code := one.exit_code()) is not None:
                 raise ServiceError(
                     f"a {name} ended with exit code {code} while it started. The end of {one.log}:\n"
-                    f"{one.last_lines()}\nFix the cause, and start the run again."
+                    f"{find_cause(one.log)}\nFix the cause, and start the run again."
                 )
         if now - start_time > seconds:
             raise ServiceError(
@@ -156,6 +155,21 @@ def wait_until_ready(
             next_line = now + ANNOUNCE_SECONDS
         time.sleep(_POLL_SECONDS)
     announce(f"{what} started in {time.monotonic() - start_time:.0f} s")
+
+
+def answers(url: str, headers: Mapping[str, str]) -> bool:
+    """Return whether a request gets status 200."""
+    try:
+        return httpx.get(url, headers=headers, timeout=5.0, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def find_cause(log: Path) -> str:
+    """Return the lines of a log that state the cause of a failure, or else its last lines."""
+    lines = log.read_text("utf-8", errors="replace").splitlines()
+    errors = [line for line in lines if "Error" in line]
+    return "\n".join((errors or lines)[-5:])
 
 
 def list_gpus() -> list[str]:

@@ -17,7 +17,7 @@ import pytest
 
 from sparring.engines.servers import processes
 from sparring.engines.servers.environment import find_vllm, install_vllm
-from sparring.engines.servers.processes import LocalServers, ServerSettings, build_arguments
+from sparring.engines.servers.processes import ServerSettings, StartedServers, build_arguments
 from sparring.errors import ServiceError
 from sparring.runtime import interrupts
 from sparring.runtime.interrupts import Terminated
@@ -91,7 +91,7 @@ def test_a_stop_ends_a_start_at_once(
     with interrupts.interrupts(lambda: None):
         Timer(1.0, os.kill, (os.getpid(), number)).start()
         with pytest.raises(error):
-            LocalServers(hanging, tmp_path / "logs", announce=lambda line: None)
+            StartedServers(hanging, tmp_path / "logs", announce=lambda line: None)
     assert time.monotonic() - start_time < 20
 
 
@@ -117,7 +117,7 @@ def test_servers_of_one_gpu_divide_its_memory(
 
 def test_servers_answer_at_their_own_addresses_until_they_are_closed(environment: Path, tmp_path: Path) -> None:
     lines: list[str] = []
-    servers = LocalServers(settings(environment, num_servers=2), tmp_path / "logs", announce=lines.append)
+    servers = StartedServers(settings(environment, num_servers=2), tmp_path / "logs", announce=lines.append)
     answers = [ask(url) for url in servers.urls]
     assert len({str(one["pid"]) for one in answers}) == 2
     assert {one["key"] for one in answers} == {servers.api_key}
@@ -132,7 +132,7 @@ def test_servers_answer_at_their_own_addresses_until_they_are_closed(environment
 
 
 def test_a_killed_server_is_started_again_at_its_address(environment: Path, tmp_path: Path) -> None:
-    servers = LocalServers(settings(environment), tmp_path / "logs", announce=lambda line: None)
+    servers = StartedServers(settings(environment), tmp_path / "logs", announce=lambda line: None)
     (url,) = servers.urls
     first = ask(url)
     os.kill(int(str(first["pid"])), signal.SIGKILL)
@@ -151,7 +151,7 @@ def test_a_killed_server_is_started_again_at_its_address(environment: Path, tmp_
 
 def test_the_end_of_a_start_that_fails_is_in_the_error(environment: Path, tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="ended with exit code 1 while it started") as caught:
-        LocalServers(settings(environment, extra_arguments=("fails",)), tmp_path / "logs", announce=lambda line: None)
+        StartedServers(settings(environment, extra_arguments=("fails",)), tmp_path / "logs", announce=lambda line: None)
     assert "ValueError: the model has 3 heads" in str(caught.value)
 
 
@@ -179,7 +179,7 @@ def test_an_environment_of_the_user_s_own_starts_without_a_driver(
     (environment / "installed-by-sparring").unlink()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    servers = LocalServers(settings(environment), tmp_path / "logs", announce=lambda line: None)
+    servers = StartedServers(settings(environment), tmp_path / "logs", announce=lambda line: None)
     assert ask(servers.urls[0])["key"] == servers.api_key
     servers.close()
 
@@ -204,4 +204,4 @@ def test_a_proxy_is_not_used_for_servers_of_this_machine(
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.setattr(processes, "START_SECONDS", 20.0)
-    LocalServers(settings(environment), tmp_path / "logs", announce=lambda line: None).close()
+    StartedServers(settings(environment), tmp_path / "logs", announce=lambda line: None).close()

@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sparring.engines.servers.engine import ServersEngine
-from sparring.engines.servers.processes import LocalServers, ServerSettings
+from sparring.engines.servers.processes import ServerSettings, StartedServers
 from sparring.models.adapter_files import AdapterShape
 from sparring.models.policy import LoraSettings, Policy, fingerprint
 from sparring.types import Weights
@@ -93,7 +93,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def servers(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServers]:
+def servers(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartedServers]:
     """Two servers with the model of `policy`."""
     assert ENVIRONMENT is not None
     settings = ServerSettings(
@@ -105,14 +105,14 @@ def servers(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lo
         num_adapters=4,
         max_running=16,
     )
-    started = LocalServers(settings, tmp_path_factory.mktemp("servers"), announce=print)
+    started = StartedServers(settings, tmp_path_factory.mktemp("servers"), announce=print)
     yield started
     started.close()
 
 
 @pytest.fixture
 def build_engine(
-    servers: LocalServers, adapters: tuple[Weights, Weights], tmp_path: Path
+    servers: StartedServers, adapters: tuple[Weights, Weights], tmp_path: Path
 ) -> Callable[..., ServersEngine]:
     """Return a function that connects an engine to both servers, or to those that are passed."""
 
@@ -131,7 +131,7 @@ def build_engine(
 
 @pytest.fixture
 def engine_cases(
-    build_engine: Callable[..., ServersEngine], servers: LocalServers, adapters: tuple[Weights, Weights]
+    build_engine: Callable[..., ServersEngine], servers: StartedServers, adapters: tuple[Weights, Weights]
 ) -> EngineCases:
     def case(**settings: Any) -> EngineCase:
         # One server and one turn at a time, so that a turn that is not given up delays the next.

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from sparring.engines.servers.engine import ServersEngine
-from sparring.engines.servers.processes import LocalServers, ServerSettings
+from sparring.engines.servers.processes import ServerSettings, StartedServers
 from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import ServiceError
 from sparring.models.policy import Policy, fingerprint
@@ -40,7 +40,7 @@ def versions(whole_policy: Policy) -> list[Weights]:
 
 
 @pytest.fixture(scope="module")
-def server(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServers]:
+def server(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartedServers]:
     assert ENVIRONMENT is not None
     settings = ServerSettings(
         model=str(base),
@@ -50,13 +50,13 @@ def server(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loc
         max_running=16,
         extra_arguments=("--skip-tokenizer-init",),
     )
-    started = LocalServers(settings, tmp_path_factory.mktemp("servers"), announce=print)
+    started = StartedServers(settings, tmp_path_factory.mktemp("servers"), announce=print)
     yield started
     started.close()
 
 
 @pytest.fixture
-def connect(server: LocalServers, versions: list[Weights], tmp_path: Path) -> Any:
+def connect(server: StartedServers, versions: list[Weights], tmp_path: Path) -> Any:
     def build() -> ServersEngine:
         return ServersEngine(
             server.urls, shape=None, folder=tmp_path / "run", weights=versions[0], api_key=server.api_key
@@ -122,7 +122,7 @@ def test_a_turn_that_runs_across_a_switch_reports_which_version_sampled_each_tok
 
 
 def test_a_server_that_was_started_again_gets_the_newest_weights_before_its_next_turn(
-    connect: Any, server: LocalServers, versions: list[Weights]
+    connect: Any, server: StartedServers, versions: list[Weights]
 ) -> None:
     num_restarts = server.num_restarts
 
@@ -148,7 +148,7 @@ def test_a_server_that_was_started_again_gets_the_newest_weights_before_its_next
 
 
 def test_an_update_that_failed_or_was_interrupted_does_not_prevent_the_next(
-    connect: Any, server: LocalServers, whole_policy: Policy, versions: list[Weights]
+    connect: Any, server: StartedServers, whole_policy: Policy, versions: list[Weights]
 ) -> None:
     strange = Weights(tensors={"model.strange.weight": torch.zeros(2, 2)}, fingerprint="strange")
 

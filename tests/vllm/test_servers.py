@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparring.engines.servers.engine import ServersEngine
-from sparring.engines.servers.processes import LocalServers, ServerSettings
+from sparring.engines.servers.processes import ServerSettings, StartedServers
 from sparring.errors import ServiceError
 from sparring.models.policy import Policy
 from sparring.types import Completion, Weights
@@ -21,7 +21,7 @@ from tests.vllm.test_tokens import TOLERANCE, differences, request, sample
 
 def test_turns_of_a_killed_server_are_sampled_again_and_it_comes_back(
     build_engine: Callable[..., ServersEngine],
-    servers: LocalServers,
+    servers: StartedServers,
     policy: Policy,
     adapters: tuple[Weights, Weights],
 ) -> None:
@@ -74,6 +74,6 @@ def test_a_server_that_cannot_start_ends_the_start_with_its_error(tmp_path: Path
     )
     start_time = time.monotonic()
     with pytest.raises(ServiceError, match=r"ended with exit code 1 while it started.*\n.*Error"):
-        LocalServers(settings, tmp_path / "logs", announce=print)
+        StartedServers(settings, tmp_path / "logs", announce=print)
     assert time.monotonic() - start_time < 120
     assert find_servers(tmp_path) == []

@@ -129,6 +129,23 @@ def ranks_of_a_group(config: Config) -> Iterator[Conflict]:
         )
 
 
+def cluster_without_servers(config: Config) -> Iterator[Conflict]:
+    if config.run.launcher == "processes":
+        for key in find_given(config, "run", "ray_address"):
+            message = 'is for run.launcher = "ray" (launch.on in a place file); set it, or leave this out.'
+            yield Conflict(f"run.{key}", message, ("run.launcher",))
+        return
+    starts_servers = config.engine.type == "vllm" and not config.engine.base_urls
+    starts_ranks = config.learner.type == "group" and not config.learner.base_urls
+    if not (starts_servers or starts_ranks):
+        yield Conflict(
+            "run.launcher",
+            'is "ray", but nothing is started there: it starts the servers of engine.type = "vllm" and the ranks of '
+            'learner.type = "group", where these have no addresses.',
+            ("engine.type", "learner.type"),
+        )
+
+
 def invalid_endpoint(config: Config) -> Iterator[Conflict]:
     for name, section in (("engine", config.engine), ("learner", config.learner)):
         for key, message in endpoint_problems(base_url=section.base_url, api_key_env=section.api_key_env):
@@ -221,6 +238,7 @@ RULES: tuple[ConfigRule, ...] = (
     keys_of_other_learners,
     address_of_a_remote_learner,
     ranks_of_a_group,
+    cluster_without_servers,
     invalid_endpoint,
     training_keys_without_training,
     deterministic_and_asynchronous,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat
 
@@ -19,6 +19,14 @@ class RunSection(Section):
     copy_to: str | None = Field(
         default=None,
         description="Address of a store, such as s3://BUCKET/FOLDER, where a copy of the run is kept up to date.",
+    )
+    launcher: Literal["processes", "ray"] = Field(
+        default="processes",
+        description="What starts vLLM servers and the ranks of a group for the run: `processes`, on this machine; or "
+        "`ray`, on the nodes of a Ray cluster.",
+    )
+    ray_address: str = Field(
+        default="auto", description="Address of the Ray cluster; `auto` finds the one of this machine."
     )
 
 

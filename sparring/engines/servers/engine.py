@@ -21,7 +21,7 @@ from tempfile import mkdtemp
 from typing import Literal, final
 
 from sparring.engines.servers.client import Generation, Mode, ServerClient, ServerKind, Unanswered
-from sparring.engines.servers.processes import START_SECONDS, LocalServers
+from sparring.engines.servers.processes import START_SECONDS, StartedServers
 from sparring.engines.servers.recent_prompts import RecentPrompts
 from sparring.engines.servers.vllm import VLLM
 from sparring.errors import (
@@ -86,7 +86,7 @@ class ServersEngine:
 
     def __init__(
         self,
-        servers: Sequence[str] | LocalServers,
+        servers: Sequence[str] | StartedServers,
         *,
         shape: AdapterShape | None,
         folder: Path | None = None,
@@ -114,8 +114,8 @@ class ServersEngine:
                 f"{kind.name} servers cannot get all weights of a model here. Train an adapter (model.trained_weights = "
                 "'lora'), or sample with vLLM servers."
             )
-        self._local = servers if isinstance(servers, LocalServers) else None
-        urls, key = (servers.urls, servers.api_key) if isinstance(servers, LocalServers) else (servers, api_key)
+        self._local = servers if isinstance(servers, StartedServers) else None
+        urls, key = (servers.urls, servers.api_key) if isinstance(servers, StartedServers) else (servers, api_key)
         self._pool = _Pool(
             [ServerClient(url, kind, api_key=key, max_running=max_running, mode=mode) for url in urls],
             kind,

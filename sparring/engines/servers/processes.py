@@ -1,4 +1,4 @@
-"""Start vLLM servers on this machine, restart those that end, and stop all of them."""
+"""Start vLLM servers, on this machine or on a cluster, restart those that end, and stop all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import final
 from sparring.engines.lark import VLLM_SETTING
 from sparring.engines.servers.environment import BACKEND, PLUGIN, Device, find_vllm
 from sparring.errors import ServiceError
-from sparring.runtime.server_process import ServerProcess, list_gpus, wait_until_ready
+from sparring.runtime.launcher import Launcher, ProcessLauncher, Server
+from sparring.runtime.server_process import ServerSpec, wait_until_ready
 
 START_SECONDS = 900.0
 """The longest time that all servers may take to load the model and answer."""
@@ -95,10 +96,10 @@ def _build_weight_arguments(settings: ServerSettings) -> list[str]:
 
 
 @final
-class LocalServers:
+class StartedServers:
     """vLLM servers that run as long as this object, and never longer than this process.
 
-        servers = LocalServers(settings, Path("runs/desk-001/engine"), announce=print)
+        servers = StartedServers(settings, Path("runs/desk-001/engine"), announce=print)
         engine = ServersEngine(servers.urls, api_key=servers.api_key, ...)
         ...
         servers.close()
@@ -107,19 +108,27 @@ class LocalServers:
     server is appended to a file in `folder`.
     """
 
-    def __init__(self, settings: ServerSettings, folder: Path, *, announce: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        folder: Path,
+        launcher: Launcher | None = None,
+        *,
+        announce: Callable[[str], object],
+    ) -> None:
         """Start the servers and wait until all of them answer. Raises ServiceError if one does not."""
         command, device = find_vllm(settings.environment)
         folder.mkdir(parents=True, exist_ok=True)
         self.api_key = secrets.token_hex(16)
-        visible = list_gpus() if device == "cuda" else []
+        self._launcher = launcher = launcher or ProcessLauncher()
+        self._servers: Sequence[Server] = ()
+        visible = launcher.list_gpus() if device == "cuda" else []
         visible = visible[1:] if settings.has_learner and len(visible) > 1 else visible
-        arguments = [str(command), *build_arguments(settings, device, max(1, len(visible)))]
-        self._servers = [
-            ServerProcess(
-                "vLLM server",
-                arguments,
-                folder / f"vllm-{number}.log",
+        num_gpus = max(1, len(visible)) if launcher.is_local else settings.num_servers
+        specs = [
+            ServerSpec(
+                name="vLLM server",
+                command=(str(command), *build_arguments(settings, device, num_gpus)),
                 variables={
                     "VLLM_API_KEY": self.api_key,
                     **_weight_variables(settings),
@@ -128,8 +137,10 @@ class LocalServers:
             )
             for number in range(settings.num_servers)
         ]
-        self.urls = [one.url for one in self._servers]
         try:
+            logs = [folder / f"vllm-{number}.log" for number in range(settings.num_servers)]
+            self._servers = launcher.start(specs, logs, num_gpus=int(device == "cuda"))
+            self.urls = [one.url for one in self._servers]
             wait_until_ready(self._servers, f"with {settings.model}", announce, seconds=START_SECONDS)
         except BaseException:
             self.close()
@@ -151,6 +162,7 @@ class LocalServers:
         """Stop all servers with their child processes."""
         for one in self._servers:
             one.stop()
+        self._launcher.close()
 
 
 def _weight_variables(settings: ServerSettings) -> Mapping[str, str]:
