@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long evidence test long fast lint resolve clients openenv mlflow vllm vllm-learn faults gpu benchmarks smoke tutorials clean
+.PHONY: quickstart quickstart-long evidence test long fast lint resolve clients openenv mlflow vllm vllm-learn cluster faults gpu benchmarks smoke tutorials clean
 
 # Trains a small model, in minutes on any two cores; quickstart-long trains the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -67,6 +67,12 @@ vllm: .venv/dev .clients/vllm
 vllm-learn: .venv/dev .clients/vllm
 	SPARRING_VLLM=.clients/vllm $(BIN)/python -m benchmarks.vllm
 
+# Trains on a Ray cluster of this machine, with real vLLM servers, and kills a worker, a rank and a server meanwhile. At most 15
+# minutes on two cores.
+cluster: .venv/cluster .clients/vllm
+	SPARRING_VLLM=.clients/vllm $(BIN)/python -m pytest tests/cluster
+	SPARRING_VLLM=.clients/vllm $(BIN)/python -m benchmarks.cluster
+
 .clients/vllm: .venv/train
 	$(BIN)/sparring install vllm --into $@
 
@@ -111,6 +117,10 @@ smoke: .venv/benchmarks
 
 .venv/benchmarks: .venv/dev
 	$(INSTALL) --editable '.[train,data,dev,benchmarks]'
+	touch $@
+
+.venv/cluster: .venv/dev
+	$(INSTALL) --editable '.[train,data,dev,cluster]'
 	touch $@
 
 clean:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
+import secrets
 import ssl
+import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,9 @@ def load_environment(config: Config, recipe_dir: Path) -> tuple[Callable[[], Env
     return lambda: environment_class(**options), environment_class
 
 
-def build_worker_pool(config: Config, recipe_dir: Path, announce: Callable[[str], object]) -> WorkerPool | None:
+def build_worker_pool(
+    config: Config, recipe_dir: Path, announce: Callable[[str], object], folder: Path | None = None
+) -> WorkerPool | None:
     """Return the pool of workers for environments, reward and scorer, or None if they run in this process.
 
     No worker process is started yet, and no address is listened on. `announce` shows how to start workers on other
@@ -43,17 +48,35 @@ def build_worker_pool(config: Config, recipe_dir: Path, announce: Callable[[str]
         "reward": config.reward.reward,
         "scorer": config.reward.scorer,
     }
-    listening = _read_listening(config, recipe_dir, announce) if section.listen else None
-    return WorkerPool(section.workers, code, silence_seconds=section.worker_timeout, listening=listening)
+    is_launched = config.run.launcher == "ray" and section.workers > 0
+    listening = _read_listening(config, recipe_dir, announce) if section.listen or is_launched else None
+    if listening is not None and is_launched:
+        listening = _launch_workers(config, listening, folder or Path(tempfile.mkdtemp(prefix="sparring-workers-")))
+    num_here = 0 if is_launched else section.workers
+    return WorkerPool(num_here, code, silence_seconds=section.worker_timeout, listening=listening)
+
+
+def _launch_workers(config: Config, listening: Listening, folder: Path) -> Listening:
+    """Return where the workers of a cluster connect, which are started when the run begins to listen there."""
+    key = listening.key.decode() or secrets.token_hex(32)
+
+    def launch(port: int) -> Callable[[], None]:
+        from sparring.runtime.ray_launcher import RayLauncher
+        from sparring.workers.launched import launch_workers
+
+        cluster = RayLauncher(config.run.ray_address, folder)
+        return launch_workers(cluster, config.environment.workers, port=port, key=key, folder=folder)
+
+    return replace(listening, key=key.encode(), launch=launch)
 
 
 def _read_listening(config: Config, recipe_dir: Path, announce: Callable[[str], object]) -> Listening:
     section = config.environment
-    address = read_address(section.listen)
+    address = read_address(section.listen or "0.0.0.0:0")
     key = ""
     if os.environ.get(section.api_key_env):
         key = key_from(section.api_key_env) or ""
-    elif not address.is_loopback:
+    elif section.listen and not address.is_loopback:
         raise UsageError(
             f"environment.listen = {section.listen!r} can be reached from other machines, and the environment variable "
             f"{section.api_key_env} is not set. Set it to a long random key here and for each `sparring worker`, for example "

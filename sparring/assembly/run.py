@@ -172,7 +172,7 @@ def load_training_parts(
     no vLLM server is used, and the weights are sampled in this process.
     Raises the errors of the parts: ConfigError, DataError and ServiceError.
     """
-    code = load_user_code(config, recipe_dir, announce)
+    code = load_user_code(config, recipe_dir, announce, None if folder is None else folder.parent / "workers")
     algorithm = load_algorithm(config, recipe_dir)
     tasks = load_tasks(config, recipe_dir)
     load_curriculum(config, tasks.train)
@@ -216,7 +216,7 @@ def load_rollout_parts(
 
     The arguments and errors are those of `load_training_parts`.
     """
-    code = load_user_code(config, recipe_dir, announce)
+    code = load_user_code(config, recipe_dir, announce, None if folder is None else folder.parent / "workers")
     tasks = load_tasks(config, recipe_dir)
     servers = ServerOptions(folder=folder, announce=announce)
     return _rollout_parts(config, recipe_dir, code, tasks, ledger, servers, learns_here=False)

@@ -35,14 +35,16 @@ class UserCode:
     criterion: SuccessCriterion
 
 
-def load_user_code(config: Config, recipe_dir: Path, announce: Callable[[str], object]) -> UserCode:
-    """Load the user code.
+def load_user_code(
+    config: Config, recipe_dir: Path, announce: Callable[[str], object], folder: Path | None = None
+) -> UserCode:
+    """Load the user code. The output of workers on a cluster goes to `folder`, or to a temporary folder.
 
     Raises UsageError for objects that are missing or not callable. Raises DataError for a linked file that is missing or
     has changed.
     """
     check_links(recipe_dir)
-    pool = build_worker_pool(config, recipe_dir, announce)
+    pool = build_worker_pool(config, recipe_dir, announce, folder)
     agent, close, make_environment, tools = load_agent_and_environment(config, recipe_dir, announce, pool)
     reward, scorer = load_graders(config, recipe_dir)
     criterion = build_criterion(config, reward, scorer)

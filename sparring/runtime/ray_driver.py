@@ -126,7 +126,7 @@ def main() -> None:
     driver = Driver()
     try:
         ray.init(address=sys.argv[1], namespace="sparring", log_to_driver=False, logging_level="WARNING")
-        answers.write(json.dumps({"result": None}) + "\n")
+        answers.write(json.dumps({"result": ray.util.get_node_ip_address()}) + "\n")
     except Exception as error:  # noqa: BLE001 (sent to the launcher)
         answers.write(json.dumps({"error": str(error)}) + "\n")
         return

@@ -59,7 +59,8 @@ class RayLauncher:
                 start_new_session=True,
             )
         try:
-            self._read(CONNECT_SECONDS)
+            self.host = str(self._read(CONNECT_SECONDS))
+            """The address of this machine in the cluster's network."""
         except BaseException:
             self.close()
             raise

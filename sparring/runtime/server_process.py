@@ -38,7 +38,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """A server that is to be started. Its command gets two more options, `--host` and `--port`."""
+    """A server that is to be started."""
 
     name: str
     """What kind of server it is, for messages."""
@@ -48,6 +48,8 @@ class ServerSpec:
     ready_path: str = "/health"
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """The server is ready when a request for `ready_path` with these headers gets status 200."""
+    has_address: bool = True
+    """Whether the command gets two more options, `--host` and `--port`."""
 
 
 @final
@@ -59,7 +61,7 @@ class ServerProcess:
         """Start a server at a port, or at a free one."""
         port = port or _find_free_port()
         self.name, self.url, self.log, self.num_restarts = spec.name, f"http://{host}:{port}", log, 0
-        self._command = [*spec.command, "--host", host, "--port", str(port)]
+        self._command = [*spec.command, *(("--host", host, "--port", str(port)) if spec.has_address else ())]
         self._variables = spec.variables
         self._is_ready = partial(answers, f"{self.url}{spec.ready_path}", spec.headers)
         self._is_stopping = threading.Event()

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 from sparring.errors import InfrastructureError, ServiceError
 from sparring.run_folders.recipe_files import RecipeFiles
@@ -28,6 +28,9 @@ MOST_HANDSHAKES: Final = 256
 """The most connections that may be in their handshake. More are closed at once."""
 
 
+Closing: TypeAlias = Callable[[], object]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
     """Where a run waits for workers, and what it sends to them."""
@@ -41,6 +44,8 @@ class Listening:
     """Time without any worker after which requests fail."""
     announce: Callable[[str], object]
     tls: ssl.SSLContext | None = None
+    launch: Callable[[int], Closing] | None = None
+    """Starts workers that connect to a port, and returns what ends them. None: users start them."""
 
 
 @final
@@ -62,6 +67,7 @@ class Listener:
         self._waiting_since: dict[bool, float] = {}
         self._next_line = 0.0
         self._handshakes: set[asyncio.Task[None]] = set()
+        self._end_workers: Closing | None = None
         self._refused: set[str] = set()
         """The hosts whose wrong key was reported."""
 
@@ -84,7 +90,10 @@ class Listener:
                     "port, or end the process that uses it."
                 ) from error
             self._address = Address(host, self._server.sockets[0].getsockname()[1])
-            self._listening.announce(self._call_for_workers())
+            if self._listening.launch is None:
+                self._listening.announce(self._call_for_workers())
+            else:
+                self._end_workers = await asyncio.to_thread(self._listening.launch, self._address.port)
 
     async def aclose(self) -> None:
         """Stop listening, and close all workers."""
@@ -100,6 +109,9 @@ class Listener:
         workers = [one for kind in self._workers.values() for one in kind]
         self._workers = {False: [], True: []}
         await asyncio.gather(*(one.aclose() for one in workers if not one.is_over))
+        if self._end_workers is not None:
+            await asyncio.to_thread(self._end_workers)
+            self._end_workers = None
 
     def list_workers(self, *, is_spare: bool = False) -> list[Worker]:
         """Return the workers that are connected. A spare one is for episodes that run alone."""

@@ -137,12 +137,12 @@ def cluster_without_servers(config: Config) -> Iterator[Conflict]:
         return
     starts_servers = config.engine.type == "vllm" and not config.engine.base_urls
     starts_ranks = config.learner.type == "group" and not config.learner.base_urls
-    if not (starts_servers or starts_ranks):
+    if not (starts_servers or starts_ranks or config.environment.workers):
         yield Conflict(
             "run.launcher",
             'is "ray", but nothing is started there: it starts the servers of engine.type = "vllm" and the ranks of '
-            'learner.type = "group", where these have no addresses.',
-            ("engine.type", "learner.type"),
+            'learner.type = "group", where these have no addresses, and environment.workers.',
+            ("engine.type", "learner.type", "environment.workers"),
         )
 
 

@@ -22,7 +22,7 @@ class RunSection(Section):
     )
     launcher: Literal["processes", "ray"] = Field(
         default="processes",
-        description="What starts vLLM servers and the ranks of a group for the run: `processes`, on this machine; or "
+        description="What starts vLLM servers, the ranks of a group and workers for the run: `processes`, on this machine; or "
         "`ray`, on the nodes of a Ray cluster.",
     )
     ray_address: str = Field(
