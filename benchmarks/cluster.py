@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,33 +122,47 @@ def _require() -> None:
         needs("vLLM: make cluster")
 
 
-@contextmanager
-def start_cluster() -> Iterator[str]:
-    """Start a Ray head on this machine, and yield its address."""
-    ray = Path(sys.executable).parent / "ray"
-    options = ["--port", str(PORT), "--num-cpus", str(CPUS), "--include-dashboard=false", "--disable-usage-stats"]
-    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:  # the paths of its sockets must be short
-        head = subprocess.Popen(
-            [str(ray), "start", "--head", "--block", "--temp-dir", folder, *options],
+class Cluster:
+    """A Ray head on this machine."""
+
+    def __init__(self, port: int = PORT) -> None:
+        """Start it, and wait until it answers."""
+        self.address = f"127.0.0.1:{port}"
+        ray = Path(sys.executable).parent / "ray"
+        options = ["--port", str(port), "--num-cpus", str(CPUS), "--include-dashboard=false", "--disable-usage-stats"]
+        self._folder = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp")  # the paths of its sockets must be short
+        self._head = subprocess.Popen(
+            [str(ray), "start", "--head", "--block", "--temp-dir", self._folder.name, *options],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        try:
-            deadline = time.monotonic() + 120
-            while subprocess.run(
-                [str(ray), "health-check", "--address", f"127.0.0.1:{PORT}"], capture_output=True
-            ).returncode:
-                if time.monotonic() > deadline or head.poll() is not None:
-                    raise SystemExit("the Ray head did not start within 120 s")
-                time.sleep(1)
-            yield f"127.0.0.1:{PORT}"
-        finally:
-            os.killpg(head.pid, signal.SIGTERM)
-            try:
-                head.wait(30)
-            except subprocess.TimeoutExpired:
-                os.killpg(head.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 120
+        while subprocess.run([str(ray), "health-check", "--address", self.address], capture_output=True).returncode:
+            if time.monotonic() > deadline or self._head.poll() is not None:
+                self.kill()
+                raise SystemExit("the Ray head did not start within 120 s")
+            time.sleep(1)
+
+    def kill(self) -> None:
+        """End all processes of the head and of this node. They name its folder in their arguments."""
+        self._head.kill()
+        self._head.wait()
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if self._folder.name.encode() in (entry / "cmdline").read_bytes():
+                    os.kill(int(entry.name), signal.SIGKILL)
+        self._folder.cleanup()
+
+
+@contextmanager
+def start_cluster() -> Iterator[str]:
+    """Start a Ray head on this machine, and yield its address."""
+    cluster = Cluster()
+    try:
+        yield cluster.address
+    finally:
+        cluster.kill()
 
 
 def train_and_kill(run: Path, arguments: Sequence[str], steps: int) -> tuple[int, dict[str, Any]]:

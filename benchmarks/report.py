@@ -37,6 +37,8 @@ FIELDS: Mapping[str, type | tuple[type, ...]] = {
 OPTIONAL = frozenset({"provenance"})
 """Fields that only some results have. `provenance` states how the commit relates to the measured code, if the measured
 commit was merged together with others."""
+WIDE_COLUMNS = 9
+"""Tables with more columns do not fit a terminal, and are printed with a column for each row."""
 CANNOT_RUN = 3
 """The exit code of a benchmark if a requirement is missing."""
 
@@ -89,7 +91,15 @@ def report(
     columns = list(
         dict.fromkeys(column for row in rows for column, value in row.items() if not isinstance(value, dict))
     )
-    console.table(name, columns, [[_shown(row.get(column, "")) for column in columns] for row in rows])
+    cells = [[_shown(row.get(column, "")) for column in columns] for row in rows]
+    if len(columns) > WIDE_COLUMNS:
+        console.table(
+            name,
+            ["", *(str(number + 1) for number in range(len(rows)))],
+            [*map(list, zip(columns, *cells, strict=True))],
+        )
+    else:
+        console.table(name, columns, cells)
     targets = {} if smoke else targets
     missed = [key for key, target in targets.items() if not holds(figures[key], target)]
     for key, value in figures.items():

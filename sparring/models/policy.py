@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -442,7 +443,9 @@ def _adapt_model(model: Any, config: LoraConfig, seed: int) -> Any:
     """Return the model with a new adapter. Raises ConfigError if the adapter's targets match no layer."""
     from peft import get_peft_model
 
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        # peft reads an attribute that transformers has renamed.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         torch.manual_seed(seed)
         try:
             return get_peft_model(model, config)

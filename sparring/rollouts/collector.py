@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -255,7 +256,9 @@ class Collector:
             return Outcome.CLIENT_ERROR
         except InfrastructureError as error:
             self._discard(rollout_id, DiscardReason.INFRA_ERROR, str(error))
-            logger.warning("rollout %s failed: %s", rollout_id, error)
+            # The pool has reported the end of the worker once, for all its episodes.
+            level = logging.INFO if isinstance(error, WorkerLost) else logging.WARNING
+            logger.log(level, "rollout %s failed: %s", rollout_id, error)
             if session.failure is not None and not isinstance(session.failure, EpisodeError):
                 # The agent failed because of a turn that is always refused, so a retry would not help.
                 raise session.failure from error

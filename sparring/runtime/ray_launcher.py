@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import select
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +23,8 @@ from typing import Any, final
 from sparring.errors import ServiceError
 from sparring.runtime.server_process import ServerSpec, answers, find_cause
 
+REACH_SECONDS = 10.0
+"""The longest time that the machine of the head may take to accept a connection."""
 CONNECT_SECONDS = 120.0
 """The longest time that connecting to the cluster may take."""
 PLACE_SECONDS = 300.0
@@ -47,6 +50,7 @@ class RayLauncher:
             raise ServiceError('launch.on = "ray" needs Ray. Install it with: pip install "sparring[cluster]"')
         folder.mkdir(parents=True, exist_ok=True)
         self._where, self._log = f"the Ray cluster at {address}", folder / "ray.log"
+        self._refuse_unreachable(address)
         self._lock = threading.Lock()
         self._is_closed = threading.Event()
         self._servers: list[RayServer] = []
@@ -113,6 +117,18 @@ class RayLauncher:
         if "error" in answer:
             raise ServiceError(f"{self._where}: {answer['error']}")
         return answer["result"]
+
+    def _refuse_unreachable(self, address: str) -> None:
+        """Raise ServiceError if nothing listens at HOST:PORT, to which Ray would try to connect for minutes."""
+        host, _, port = address.rpartition(":")
+        if "://" in address or not port.isdigit():
+            return
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
+        except OSError as error:
+            raise ServiceError(
+                f"{self._where} does not answer ({error}). Start it with `ray start --head`, and check launch.ray_address."
+            ) from error
 
     def _gone(self, reason: str) -> ServiceError:
         cause = find_cause(self._log)

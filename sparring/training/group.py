@@ -23,7 +23,7 @@ from sparring.protocols import LossConfig
 from sparring.runtime.cancellable import Cancelled, guard_change, raise_if_cancelled
 from sparring.runtime.logs import get_logger
 from sparring.training.packing import Share, deal
-from sparring.training.remote import RemoteLearner, RemoteState
+from sparring.training.remote import RESTART_ADVICE, RemoteLearner, RemoteState
 from sparring.types import TrainingBatch, Weights
 
 logger = get_logger(__name__)
@@ -292,6 +292,7 @@ class GroupLearner:
         alive = [rank for rank, is_alive in zip(self._ranks, answers, strict=True) if is_alive]
         self._lost += [rank for rank, is_alive in zip(self._ranks, answers, strict=True) if not is_alive]
         lost = [rank.base_url for rank in self._ranks if rank not in alive]
+        reason = reason.removesuffix(RESTART_ADVICE).removesuffix(".")
         if not lost:
             raise ServiceError(
                 f"a rank of the learner failed although all {len(alive)} ranks answer: {reason}. Resume the run from its last "
@@ -304,8 +305,9 @@ class GroupLearner:
             )
         self._ranks, self._needs_group, self._lacks_gradients = alive, True, True
         needed = max(1, self._min_ranks)
-        goes_on = "goes on with" if len(alive) >= needed else f"waits, because it needs {needed} ranks and has"
-        logger.warning("the learner has lost %s and %s %d ranks: %s", ", ".join(lost), goes_on, len(alive), reason)
+        if alive:
+            goes_on = "goes on with" if len(alive) >= needed else f"waits, because it needs {needed} ranks and has"
+            logger.warning("the learner has lost %s and %s %d ranks: %s", ", ".join(lost), goes_on, len(alive), reason)
         for url in lost:
             threading.Thread(target=self._reach, args=(url,), name="sparring-lost-rank", daemon=True).start()
         deadline = time.monotonic() + self._rank_seconds

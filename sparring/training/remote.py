@@ -35,6 +35,7 @@ WAIT_SECONDS = 1.0
 this time."""
 PATIENCE_SECONDS = 60.0
 """The longest time that a server may be unreachable while it computes."""
+RESTART_ADVICE = " Start it again, and resume the run."
 _PIECE_BYTES = 2**20
 
 
@@ -179,12 +180,8 @@ class RemoteLearner:
                 return decode(answer, self._where, otherwise=ServiceError)
             except httpx.HTTPError as error:
                 if time.monotonic() - start_time >= patience_seconds:
-                    advice = (
-                        "Start it, and check the address"
-                        if patience_seconds == 0
-                        else "Start it again, and resume the run"
-                    )
-                    raise ServiceError(f"{unreachable(self._where, error)}. {advice}.") from error
+                    advice = " Start it, and check the address." if patience_seconds == 0 else RESTART_ADVICE
+                    raise ServiceError(f"{unreachable(self._where, error)}.{advice}") from error
                 threading.Event().wait(0.5)
 
     def _upload(self, path: Path) -> str:
@@ -196,7 +193,7 @@ class RemoteLearner:
         try:
             answer = self._client.post(f"{self.base_url}/v1/files", content=pieces())
         except httpx.HTTPError as error:
-            raise ServiceError(f"{unreachable(self._where, error)}. Start it again, and resume the run.") from error
+            raise ServiceError(f"{unreachable(self._where, error)}.{RESTART_ADVICE}") from error
         return decode(answer, self._where, otherwise=ServiceError)["file"]
 
     def _download(self, name: str, path: Path) -> None:
@@ -211,7 +208,7 @@ class RemoteLearner:
                     for piece in answer.iter_bytes():
                         file.write(piece)
         except httpx.HTTPError as error:
-            raise ServiceError(f"{unreachable(self._where, error)}. Start it again, and resume the run.") from error
+            raise ServiceError(f"{unreachable(self._where, error)}.{RESTART_ADVICE}") from error
 
 
 @final
