@@ -70,7 +70,7 @@ vllm-learn: .venv/dev .clients/vllm
 # Trains on a Ray cluster of this machine, with real vLLM servers, and kills a worker, a rank and a server meanwhile. At most 15
 # minutes on two cores.
 cluster: .venv/cluster .clients/vllm
-	SPARRING_VLLM=.clients/vllm $(BIN)/python -m pytest tests/cluster
+	SPARRING_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster
 	SPARRING_VLLM=.clients/vllm $(BIN)/python -m benchmarks.cluster
 
 .clients/vllm: .venv/train

@@ -192,6 +192,7 @@ def test_what_cannot_work_together_or_would_be_read_by_nothing_is_refused(overri
         [*LISTENING, "environment.worker_timeout=5", "environment.listen_timeout=5"],
         ["run.launcher=ray", "run.ray_address=node1:6379", "environment.workers=2"],
         ["run.launcher=ray", "learner.type=group", "learner.shard_weights=true"],
+        ["learner.type=group", "learner.base_urls=['http://node1:8200', 'http://node2:8200']", "learner.min_ranks=2"],
         ["environment.listen='[::]:0'", "environment.tls_certificate=run.pem", "environment.tls_key=key.pem"],
         ["rollout.max_steps_off_policy=2", "rollout.staleness_window=9", "batch.global_batch_size=4"],
         ["rollout.max_steps_off_policy=0", "rollout.rollout_max_concurrency=7", "engine.deterministic=false"],

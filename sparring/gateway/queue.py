@@ -109,8 +109,9 @@ class WorkQueue:
         self._wake_poll()
         return offer
 
-    def withdraw(self, offer: Offer) -> None:
+    def withdraw(self, offer: object) -> None:
         """Withdraw an offer. No worker can take it anymore, and its lease ends."""
+        assert isinstance(offer, Offer), "only what `offer` returned is withdrawn"
         self._waiting.pop(offer, None)
         if offer.lease_id is not None:
             self._end(offer.lease_id)

@@ -7,6 +7,7 @@ servers are stopped when standard input ends. Each server is an actor, which kee
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -14,9 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
-import ray
-from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+import ray  # pyright: ignore[reportMissingImports]
+from ray.util.placement_group import placement_group, remove_placement_group  # pyright: ignore[reportMissingImports]
+from ray.util.scheduling_strategies import (  # pyright: ignore[reportMissingImports]
+    PlacementGroupSchedulingStrategy,
+)
 
 from sparring.runtime.server_process import ServerProcess, ServerSpec
 
@@ -47,10 +50,11 @@ class Keeper:
             "num_restarts": self._server.num_restarts,
         }
 
-    def read_log(self, offset: int) -> bytes:
+    def read_log(self, offset: int) -> str:
+        """Return the bytes from an offset on, each as a character."""
         with self._server.log.open("rb") as file:
             file.seek(offset)
-            return file.read(READ_BYTES)
+            return file.read(READ_BYTES).decode("latin-1")
 
     def restart_when_it_ends(self) -> None:
         self._server.restart_when_it_ends()
@@ -75,7 +79,7 @@ class Driver:
                 return ray.get(self._actors[request["server"]].describe.remote(), timeout=request["seconds"])
             case "read_log":
                 content = self._actors[request["server"]].read_log.remote(request["offset"])
-                return ray.get(content, timeout=request["seconds"]).decode("latin-1")  # any bytes
+                return ray.get(content, timeout=request["seconds"])
             case "restart_when_it_ends":
                 actor = self._actors[request["server"]]
                 return ray.get(actor.restart_when_it_ends.remote(), timeout=request["seconds"])
@@ -125,7 +129,7 @@ def main() -> None:
     os.dup2(2, 1)
     driver = Driver()
     try:
-        ray.init(address=sys.argv[1], namespace="sparring", log_to_driver=False, logging_level="WARNING")
+        ray.init(address=sys.argv[1], namespace="sparring", log_to_driver=False, logging_level=logging.WARNING)
         answers.write(json.dumps({"result": ray.util.get_node_ip_address()}) + "\n")
     except Exception as error:  # noqa: BLE001 (sent to the launcher)
         answers.write(json.dumps({"error": str(error)}) + "\n")

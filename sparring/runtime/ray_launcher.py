@@ -21,6 +21,7 @@ from random import SystemRandom
 from typing import Any, final
 
 from sparring.errors import ServiceError
+from sparring.runtime.launcher import Server
 from sparring.runtime.server_process import ServerSpec, answers, find_cause
 
 REACH_SECONDS = 10.0
@@ -73,13 +74,13 @@ class RayLauncher:
     def list_gpus(self) -> list[str]:
         return []  # Ray divides them
 
-    def start(self, specs: Sequence[ServerSpec], logs: Sequence[Path], *, num_gpus: int = 0) -> list[RayServer]:
+    def start(self, specs: Sequence[ServerSpec], logs: Sequence[Path], *, num_gpus: int = 0) -> list[Server]:
         ports = SystemRandom().sample(PORTS, len(specs))
         contents = [{**asdict(spec), "variables": dict(spec.variables)} for spec in specs]
         numbers = self.ask("start", seconds=PLACE_SECONDS, specs=contents, ports=ports, num_gpus=num_gpus)
-        started = [RayServer(self, number, *one) for number, *one in zip(numbers, specs, logs, strict=True)]
+        started = [RayServer(self, *one) for one in zip(numbers, specs, logs, strict=True)]
         self._servers += started
-        return started
+        return [*started]
 
     def ask(self, do: str, *, seconds: float = ANSWER_SECONDS, **arguments: Any) -> Any:
         """Send a request to the driver, and return the result. Raises ServiceError if there is none within `seconds`."""

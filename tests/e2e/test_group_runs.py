@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -78,6 +82,24 @@ def find_ranks(run: Path) -> list[int]:
     return sorted(found)
 
 
+@contextmanager
+def rank_processes(number: int, *, recipe: Path, settings: Sequence[str]) -> Iterator[list[str]]:
+    """Start ranks with the documented command, and yield their addresses."""
+    command = [sys.executable, "-m", "sparring", "learner", str(recipe), *settings, "--port", "0", "--json"]
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) for _ in range(number)
+        ]
+        for process in processes:
+            stack.callback(process.kill)
+        urls: list[str] = []
+        for process in processes:
+            assert process.stdout is not None
+            document = "".join(process.stdout.readline() for _ in range(3))
+            urls.append(json.loads(document)["base_url"])
+        yield urls
+
+
 GROUP = '[learner]\ntype = "group"\nnum_ranks = 2\nrank_timeout = 30\n'
 
 
@@ -89,6 +111,14 @@ def test_a_run_with_two_ranks_is_that_of_one_process(tmp_path: Path) -> None:
     for name in ("training/loss", "training/grad_norm", "training/trained_tokens", "rollout/reward/mean"):
         assert [one[name] for one in group] == pytest.approx([one[name] for one in alone], abs=1e-4, rel=1e-4)
     assert wait_for_end_of_ranks(tmp_path / "group")
+
+
+def test_a_run_uses_ranks_that_run_already(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    with rank_processes(2, recipe=RECIPE, settings=SETTINGS) as urls:
+        place = f'[learner]\ntype = "group"\nbase_urls = {json.dumps(urls)}\n'
+        steps = train(tmp_path, "by-address", place=place)
+        assert [one["training/ranks"] for one in steps] == [2.0] * 4
 
 
 def test_a_run_goes_on_when_a_rank_is_killed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

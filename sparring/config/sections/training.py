@@ -245,6 +245,7 @@ class LearnerSection(Section):
     )
     base_url: str | None = Field(default=None, description="Address of the remote learner.")
     base_urls: tuple[str, ...] = Field(
+        strict=False,
         default=(),
         description="Addresses of the ranks of a group. Without them, the run starts the ranks on this machine.",
     )
