@@ -41,7 +41,7 @@ shift
 [ -n "${SLURM_JOB_NODELIST:-}" ] || fail "there is no allocation; submit this script with sbatch"
 [ -e "${subject[-1]}" ] || fail "${subject[-1]} does not exist in $PWD; submit the job in the folder that contains it"
 [ -f "$place" ] || fail "the place file $place does not exist in $PWD"
-for command in ray scontrol sparring srun; do
+for command in ray scontrol srun sparring; do
     command -v "$command" >/dev/null || fail "$command is not on PATH; activate the environment before sbatch"
 done
 IFS=, read -ra gpus <<<"${CUDA_VISIBLE_DEVICES:-}"
@@ -57,9 +57,12 @@ read -r host _ < <("${step[@]}" --nodes=1 --ntasks=1 "--nodelist=$head" hostname
 address=$host:$port
 
 steps=()
-stop_cluster() {
+stop_cluster() { # Slurm kills what is left when this script ends
     [ "${#steps[@]}" -eq 0 ] || kill "${steps[@]}" 2>/dev/null || true
-    wait
+    for ((waited = 0; waited < 60; waited++)); do
+        [ -n "$(jobs -rp)" ] || break
+        sleep 0.5
+    done
 }
 trap stop_cluster EXIT
 
