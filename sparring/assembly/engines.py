@@ -123,12 +123,19 @@ def _start_servers(config: Config, policy: Policy, folder: Path, servers: Server
         max_model_len=policy.max_positions,
         lora_rank=config.model.lora_rank if config.model.trained_weights == "lora" else None,
         num_adapters=servers.num_versions or config.num_adapters,
-        has_learner=has_learner,
-        memory_share=find_server_share(config, policy.base.config.to_dict()) if has_learner else None,
+        num_learner_gpus=_count_learner_gpus(config) if has_learner else 0,
+        memory_share=find_server_share(config, policy.base.config.to_dict())
+        if has_learner and config.run.launcher == "processes"
+        else None,
         max_running=section.max_running,
         extra_arguments=section.server_arguments,
     )
     return StartedServers(settings, folder, _create_launcher(config, folder), announce=servers.announce)
+
+
+def _count_learner_gpus(config: Config) -> int:
+    starts_ranks = config.learner.type == "group" and not config.learner.base_urls
+    return config.learner.num_ranks if starts_ranks and config.model.device.startswith("cuda") else 1
 
 
 def _find_base(name: str, policy: Policy, folder: Path) -> str:

@@ -88,6 +88,11 @@ def segment(parent: int | None, size: int, *, start: int, trained: bool = True) 
     )
 
 
+def without_signal(segment: TokenSegment) -> TokenSegment:
+    """Return the segment with advantages of 0, as in a group whose rewards are equal."""
+    return replace(segment, advantages=tuple(0.0 for _ in segment.advantages))
+
+
 BRANCHES = TrainingBatch(
     segments=(
         segment(None, 21, start=3, trained=False),
@@ -98,6 +103,8 @@ BRANCHES = TrainingBatch(
         segment(4, 5, start=6),
         segment(None, 12, start=9),
         segment(None, 8, start=11),
+        without_signal(segment(None, 10, start=13)),
+        without_signal(segment(None, 10, start=14)),
     ),
     sequences=(
         TrainingSequence(segments=(0, 1, 2), trajectory_id="a"),
@@ -105,9 +112,11 @@ BRANCHES = TrainingBatch(
         TrainingSequence(segments=(4, 5), trajectory_id="b"),
         TrainingSequence(segments=(6,), trajectory_id="c"),
         TrainingSequence(segments=(7,), trajectory_id="d"),
+        TrainingSequence(segments=(8,), trajectory_id="e"),
+        TrainingSequence(segments=(9,), trajectory_id="f"),
     ),
 )
-"""A trajectory with a branch, one with the same prompt, and two others."""
+"""A trajectory with a branch, one with the same prompt, two others, and a group without a signal."""
 ONE = build_demonstration_batch([([8, 9, 10, 11, 12], [False, True, True, True, True])])
 """A batch of one trajectory, so that all ranks but one have no work."""
 
@@ -216,26 +225,33 @@ def hash_files(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
-def test_a_state_loads_on_any_number_of_ranks(kind: str, ranks: list[RankProcess], tmp_path: Path) -> None:
+def test_a_state_of_one_process_or_of_ranks_loads_on_any_number_of_ranks(
+    kind: str, ranks: list[RankProcess], tmp_path: Path
+) -> None:
     lora = "all weights" not in kind
     alone = torch_learner(lora=lora)
     learner = group_of(ranks[:2], lora=lora)
-    for one in (alone, learner):
+    states = {"alone": alone, "two ranks": learner}
+    for name, one in states.items():
         one.forward_backward(BRANCHES, "ppo", LOSS_CONFIGS["ppo"])
         one.optim_step(0.02)
-    (tmp_path / "state").mkdir()
-    learner.export_state().write(tmp_path / "state")
+        write_state(one, tmp_path / name)
     learner.close()
-    alone.load_state(tmp_path / "state")
-    expected = three_steps(alone, "ppo")
-    for number in (1, 3):
-        learner = group_of(ranks[:number], lora=lora)
-        learner.load_state(tmp_path / "state")
-        (tmp_path / f"{number}").mkdir()
-        learner.export_state().write(tmp_path / f"{number}")
-        assert hash_files(tmp_path / f"{number}") == hash_files(tmp_path / "state")
-        assert three_steps(learner, "ppo") == pytest.approx(expected, abs=1e-5, rel=1e-5)
-        learner.close()
+    for name in states:
+        alone.load_state(tmp_path / name)
+        expected = three_steps(alone, "ppo")
+        for number in (1, 3):
+            learner = group_of(ranks[:number], lora=lora)
+            learner.load_state(tmp_path / name)
+            assert write_state(learner, tmp_path / f"{name} on {number}") == hash_files(tmp_path / name)
+            assert three_steps(learner, "ppo") == pytest.approx(expected, abs=1e-5, rel=1e-5)
+            learner.close()
+
+
+def write_state(learner: Any, folder: Path) -> dict[str, str]:
+    folder.mkdir()
+    learner.export_state().write(folder)
+    return hash_files(folder)
 
 
 def test_a_loss_that_is_not_finite_fails_on_all_ranks(kind: str, ranks: list[RankProcess]) -> None:

@@ -35,12 +35,10 @@ FIRST_SECONDS = 120.0
 """The longest time that a server may take for its first answer, which takes longer than later ones."""
 REST_SECONDS = 5.0
 LONGEST_REST_SECONDS = 60.0
-"""The time during which a server that failed gets no turns while another one answers: after the first failure, and at
-most."""
+"""How long a server that failed gets no turns while another one answers: after the first failure, and at most."""
 HEALTH_SECONDS = 5.0
 IDLE_SECONDS = 2.0
-"""How long an idle connection is kept. A server closes it after 5 seconds, and a request that is sent at that moment would
-fail."""
+"""How long an idle connection is kept. A server closes it after 5 seconds, and a request at that moment would fail."""
 MISSING_LOGPROB = -9999.0
 """Smaller values, and this one, are not log-probabilities: vLLM sends -9999 and SGLang the smallest float instead of a
 value that is not finite."""

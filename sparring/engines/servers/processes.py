@@ -43,8 +43,8 @@ class ServerSettings:
     """The number of adapters that turns use at once."""
     max_running: int
     """The number of turns that a server decodes at once."""
-    has_learner: bool = True
-    """Whether a learner runs on this machine, which gets the first one of several GPUs."""
+    num_learner_gpus: int = 1
+    """The number of GPUs of this machine that the learner has, from the first one on."""
     memory_share: float | None = None
     """The share of a GPU's memory that all servers together may use if a learner has the same GPU. None: all that
     vLLM takes by default."""
@@ -123,7 +123,8 @@ class StartedServers:
         self._launcher = launcher = launcher or ProcessLauncher()
         self._servers: Sequence[Server] = ()
         visible = launcher.list_gpus() if device == "cuda" else []
-        visible = visible[1:] if settings.has_learner and len(visible) > 1 else visible
+        # If the learner needs all GPUs, the servers share them with it.
+        visible = visible[settings.num_learner_gpus :] or visible
         num_gpus = max(1, len(visible)) if launcher.is_local else settings.num_servers
         specs = [
             ServerSpec(
