@@ -192,6 +192,8 @@ def load_training_parts(
     learns_here = config.learner.type == "here" or (config.learner.type == "group" and not uses_servers)
     rollout = _rollout_parts(config, recipe_dir, code, tasks, ledger, servers, learns_here=learns_here)
     with _closed_on_failure(rollout.engine):
+        if config.learner.shard_weights and rollout.policy is not None:
+            rollout.policy.check_sharding()
         if config.learner.type == "remote":
             learner = connect_learner(config, rollout.initial_weights)
         elif not learns_here:

@@ -24,6 +24,9 @@ SILENCE_SECONDS = 30.0
 often."""
 SIGN_OF_LIFE_SECONDS = 5.0
 
+NO_ANSWER: Final = "does not answer"
+"""The words of the error for a server that cannot be reached."""
+
 _PASSED_ON = (
     "ConstraintError", "ContextOverflow", "DataError", "InfrastructureError", "PolicyTimeout", "ServiceError",
     "UsageError",
@@ -108,7 +111,7 @@ def dumps(value: Json) -> bytes:
 def unreachable(where: str, error: Exception) -> str:
     """Return the error message for a server that cannot be reached."""
     reason = f"{type(error).__name__} {error}".strip()
-    return f"{where} does not answer ({reason})"
+    return f"{where} {NO_ANSWER} ({reason})"
 
 
 def needs_proxy(url: str) -> bool:

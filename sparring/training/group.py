@@ -22,8 +22,9 @@ from sparring.errors import ServiceError
 from sparring.protocols import LossConfig
 from sparring.runtime.cancellable import Cancelled, guard_change, raise_if_cancelled
 from sparring.runtime.logs import get_logger
+from sparring.runtime.remote import NO_ANSWER
 from sparring.training.packing import Share, deal
-from sparring.training.remote import RESTART_ADVICE, RemoteLearner, RemoteState
+from sparring.training.remote import LOST_RANK, RESTART_ADVICE, RemoteLearner, RemoteState
 from sparring.types import TrainingBatch, Weights
 
 logger = get_logger(__name__)
@@ -248,14 +249,18 @@ class GroupLearner:
         self._lacks_gradients = True
 
     def _retry(self, compute: Callable[[], Result]) -> Result:
-        """Return the result, after forming a new group each time a rank is lost. Raises ServiceError if too few are left."""
+        """Return the result, after forming a new group each time a rank is lost, and once if none is, because a rank paused
+        for too long. Raises ServiceError if too few are left."""
+        may_repeat = not self._is_sharded
         while True:
             try:
                 if self._needs_group:
                     self._form_group()
                 return compute()
             except _RankLost as error:
-                self._drop_lost_ranks(str(error))
+                num_ranks = len(self._ranks)
+                self._drop_lost_ranks(str(error), may_repeat=may_repeat)
+                may_repeat = may_repeat and len(self._ranks) < num_ranks
 
     def _on_all(
         self,
@@ -279,20 +284,25 @@ class GroupLearner:
                 raise error
         if len(lost) < len(errors):
             raise next(error for error in errors if isinstance(error, Cancelled))
+        lost.sort(key=lambda error: LOST_RANK in str(error))  # the cause first
         if lost and not (accepts_loss and len(lost) < len(futures)):
             raise _RankLost(str(lost[0]))
         if lost:
             self._drop_lost_ranks(str(lost[0]))
         return [future.result() for future in futures if future.exception() is None]
 
-    def _drop_lost_ranks(self, reason: str) -> None:
-        """Keep the ranks that answer. They form a new group before the next computation. Raises ServiceError if all answer,
-        or if too few do."""
+    def _drop_lost_ranks(self, reason: str, *, may_repeat: bool = False) -> None:
+        """Keep the ranks that answer. They form a new group before the next computation. Raises ServiceError if too few
+        answer, or if all do, unless the computation may be repeated with all of them."""
         answers = [rank.is_alive() for rank in self._ranks]
         alive = [rank for rank, is_alive in zip(self._ranks, answers, strict=True) if is_alive]
         self._lost += [rank for rank, is_alive in zip(self._ranks, answers, strict=True) if not is_alive]
         lost = [rank.base_url for rank in self._ranks if rank not in alive]
         reason = reason.removesuffix(RESTART_ADVICE).removesuffix(".")
+        if not lost and may_repeat and (LOST_RANK in reason or NO_ANSWER in reason):
+            logger.warning("all %d ranks answer again, and repeat the computation: %s", len(alive), reason)
+            self._needs_group = self._lacks_gradients = True
+            return
         if not lost:
             raise ServiceError(
                 f"a rank of the learner failed although all {len(alive)} ranks answer: {reason}. Resume the run from its last "

@@ -25,6 +25,7 @@ from sparring.errors import DataError, ServiceError
 from sparring.protocols import LossConfig
 from sparring.runtime.cancellable import Cancelled
 from sparring.training.learner import TorchLearner, gradient_metrics
+from sparring.training.remote import LOST_RANK
 from sparring.training.state import AdamWState
 from sparring.types import TrainingBatch, Weights
 
@@ -124,13 +125,16 @@ class RankLearner:
         try:
             with self._report_loss():
                 gradient = self._learner.add_gradient(batch, loss_fn, loss_config, old_logprobs)
-        except (DataError, Cancelled) as error:
+        except Exception as error:
+            if self._learner.has_shards and not isinstance(error, DataError | Cancelled):
+                raise  # the others wait in the pass that this rank did not finish, until their time is over
             failure = error
         found = self._group.exchange((gradient, None if failure is None else f"{type(failure).__name__}: {failure}"))
         failures = [text for _, text in found if text is not None]
         if failures:
             self._learner.clear_gradient()
-            raise failure or DataError(f"another rank could not compute its part of the batch: {failures[0]}")
+            kind = DataError if failures[0].startswith("DataError") else ServiceError
+            raise failure or kind(f"another rank could not compute its part of the batch: {failures[0]}")
         return gradient_metrics([one for one, _ in found if one is not None])
 
     def add_up_gradients(self) -> None:
@@ -200,7 +204,7 @@ class RankLearner:
         try:
             yield
         except RuntimeError as error:
-            if self._group is None or not self._shards_weights:
+            if self._group is None or not self._shards_weights or not _is_of_connection(error):
                 raise
             raise self._group.lost(error) from error
 
@@ -253,4 +257,9 @@ class RankGroup:
 
     def lost(self, error: RuntimeError) -> ServiceError:
         """Return the error for a failed collective operation."""
-        return ServiceError(f"rank {self._rank} of {self._size} has lost another rank: {str(error).splitlines()[0]}")
+        return ServiceError(f"rank {self._rank} of {self._size} {LOST_RANK}: {str(error).splitlines()[0]}")
+
+
+def _is_of_connection(error: RuntimeError) -> bool:
+    """Return whether a collective operation has failed, and not the computation of this rank."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error)

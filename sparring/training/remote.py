@@ -36,6 +36,8 @@ this time."""
 PATIENCE_SECONDS = 60.0
 """The longest time that a server may be unreachable while it computes."""
 RESTART_ADVICE = " Start it again, and resume the run."
+LOST_RANK = "has lost another rank"
+"""The words of the error of a rank whose group has failed because of another rank."""
 _PIECE_BYTES = 2**20
 
 

@@ -28,12 +28,15 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from sparring.engines.server import guarded, received
-from sparring.errors import ServiceError, UsageError
+from sparring.errors import ServiceError, SparringError, UsageError
 from sparring.models.tensor_files import TensorFile, write_weights
 from sparring.protocols import Learner
-from sparring.runtime.cancellable import run_cancellable, wait_for_abandoned
+from sparring.runtime.cancellable import Cancelled, run_cancellable, wait_for_abandoned
+from sparring.runtime.logs import get_logger
 from sparring.runtime.remote import PROTOCOL, dumps, error_json, from_json
 from sparring.types import Json, TrainingBatch, Weights
+
+logger = get_logger(__name__)
 
 RANK_VERBS = (
     "open_group", "join_group", "add_up_gradients", "clear_gradients", "fingerprint", "gather_state", "identify",
@@ -173,7 +176,9 @@ class _Routes:
             await wait_for_abandoned()
             try:
                 job.result = await run_cancellable(compute, stop=job.stop, patience_seconds=0.0)
-            except Exception as error:  # noqa: BLE001 - the client receives it
+            except Exception as error:
+                if not isinstance(error, SparringError | Cancelled):
+                    logger.exception("a computation failed")
                 job.error = error_json(error)
         job.done.set()
 

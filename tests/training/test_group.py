@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -276,6 +278,28 @@ def test_a_rank_that_stops_answering_is_left_out() -> None:
     with rank_processes(2) as ranks:
         learner = group_of(ranks, lora=True, rank_seconds=3.0)
         os.kill(ranks[1].process.pid, signal.SIGSTOP)
+        assert three_steps(learner, "ppo") == pytest.approx(expected, abs=1e-5, rel=1e-5)
+        learner.close()
+
+
+@pytest.mark.parametrize("kind", ["rank", "rank, sharded", "rank of all weights, sharded"])
+def test_an_error_of_one_rank_is_that_of_the_computation(kind: str) -> None:
+    with rank_processes(2, kind=kind, faults=["", "learner.forward=error,raises=RuntimeError,times=9"]) as ranks:
+        # Ranks with divided weights wait for each other in a pass. Others notice the error at once.
+        learner = group_of(ranks, lora="all weights" not in kind, rank_seconds=5.0 if "sharded" in kind else 120.0)
+        start_time = time.monotonic()
+        with pytest.raises(ServiceError, match=r"learner.forward"):
+            learner.forward_backward(BRANCHES, "ppo", LOSS_CONFIGS["ppo"])
+        assert time.monotonic() - start_time < 60.0
+        learner.close()
+
+
+def test_a_rank_that_pauses_for_too_long_costs_nothing() -> None:
+    expected = three_steps(torch_learner(), "ppo")
+    with rank_processes(2) as ranks:
+        learner = group_of(ranks, lora=True, rank_seconds=4.0)
+        os.kill(ranks[0].process.pid, signal.SIGSTOP)
+        threading.Timer(8.0, os.kill, (ranks[0].process.pid, signal.SIGCONT)).start()
         assert three_steps(learner, "ppo") == pytest.approx(expected, abs=1e-5, rel=1e-5)
         learner.close()
 
