@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import final
 
-from sparring.copies.manifest import list_manifests, parse_name, read_newest
+from sparring.copies.manifest import OWNER, is_foreign, list_manifests, parse_name, read_newest
 from sparring.copies.snapshot import CLAIM
 from sparring.copies.store import Store, StoreError
 from sparring.errors import DataError, UsageError
@@ -26,7 +26,6 @@ from sparring.runtime.logs import get_logger
 
 logger = get_logger(__name__)
 
-OWNER = "owner.json"
 LEASE_SECONDS = 30.0
 """A copy that its owner has not renewed for this time may be taken over."""
 POLL_SECONDS = 2.0
@@ -95,7 +94,7 @@ def claim(
     owner may still be writing.
 
     Raises StoreError if the store cannot be used. Raises UsageError if the copy is of another run, is newer than the
-    folder, or is still being written by another owner.
+    folder, or is still being written by another owner, and if there is no copy, but there are other objects.
     """
     run = float(folder.manifest().get("created", 0.0))
     owner = Owner(generation="", run=run, host=platform.node(), pid=os.getpid(), renewed=time.time(), is_released=False)
@@ -121,6 +120,12 @@ def claim(
                 f"{store.url} has step {newest[1].step} of this run, but {folder.path} has only step {step}. Move this "
                 f"folder away, and fetch the copy: sparring runs fetch {store.url}"
             )
+    elif foreign := [name for name in store.list() if is_foreign(name)]:
+        raise UsageError(
+            f"{store.url} contains objects that are not of a copy, such as {foreign[0]}. A copy needs an "
+            f"address of its own: give {folder.path.name} another --name, set run.copy_to to another address, or move these "
+            "objects away."
+        )
     if there is not None and not there.is_released:
         _wait_for_end(store, there, say, lease_seconds)
     numbers = [int(parse_name(name)[0][:4]) for name in list_manifests(store)]

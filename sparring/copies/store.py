@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 OPERATION_SECONDS = 60.0
 """The time limit of one operation. An object has at most a few megabytes."""
+PART = r"\.[0-9a-f]{8}\.part"
+"""What the name of a file has at its end while the file is written."""
 _PACKAGES = {"s3": "sparring[s3]", "s3a": "sparring[s3]"}
 """What to install for a protocol; the error of fsspec names the library of other protocols."""
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from sparring.cli import app
 from sparring.copies.fetch import fetch
-from sparring.copies.manifest import BLOCK_BYTES, list_manifests, parse_name, read_newest
+from sparring.copies.manifest import BLOCK_BYTES, CopyManifest, list_manifests, name_manifest, parse_name, read_newest
 from sparring.copies.ownership import OWNER, read_owner
 from sparring.copies.store import Store
 from sparring.errors import DataError, ServiceError, UsageError
@@ -299,6 +299,50 @@ def test_a_store_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         Store("nothing://there")
     with pytest.raises(ServiceError, match="dropbox"):
         Store("dropbox://there")
+
+
+FOREIGN = (".git/config", "0000data/f", "0000-12345678/notes.txt", "0001-12345678/blocks/readme", "readme")
+
+
+def test_foreign_objects_are_never_deleted(url: str, tmp_path: Path) -> None:
+    run = Run(tmp_path / "runs")
+    run.advance()
+    run.copy(url)
+    store = Store(f"{url}/run")
+    for name in FOREIGN:
+        store.write(name, b"mine")
+    second = Run.__new__(Run)
+    second.folder = fetched(url, tmp_path / "elsewhere")
+    second.copy(url, is_resumed=True)
+    owner = read_owner(store)
+    assert owner is not None
+    assert {name for name in objects(url) if not name.startswith((owner.generation, OWNER))} == {*FOREIGN}
+
+
+def test_an_address_with_other_objects_is_refused(url: str, tmp_path: Path) -> None:
+    run = Run(tmp_path / "runs")
+    run.advance()
+    store = Store(f"{url}/run")
+    store.write(".git/config", b"mine")
+    for is_resumed in (False, True):
+        with pytest.raises(UsageError, match=r"objects that are not of a copy, such as \.git/config"):
+            run.copy(url, is_resumed=is_resumed)
+    assert objects(url) == {".git/config"}
+    store.delete(".git/config")
+    # What a copy left that never had a list of files is no obstacle.
+    store.write(f"0001-12345678/blocks/{'0' * 64}", b"part")
+    run.copy(url)
+    assert f"0001-12345678/blocks/{'0' * 64}" not in objects(url)
+
+
+def test_lists_of_files_are_in_the_order_of_their_numbers(url: str) -> None:
+    store, generation = Store(f"{url}/run"), "0001-12345678"
+    for number in (999_999, 1_000_000, 1_000_001):
+        store.write(name_manifest(generation, number), CopyManifest(time=0.0, step=number, files={}).encode())
+    assert [parse_name(name)[1] for name in list_manifests(store)] == [999_999, 1_000_000, 1_000_001]
+    newest = read_newest(store)
+    assert newest is not None
+    assert newest[1].step == 1_000_001
 
 
 def test_the_commands_copy_and_fetch(tmp_path: Path) -> None:
