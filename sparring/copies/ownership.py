@@ -67,9 +67,19 @@ class Ownership:
         return self._owner.generation
 
     def check(self) -> bool:
-        """Return whether `owner.json` still exists. Raises TakenOver if another run folder is the owner, and
-        StoreError."""
-        owner = read_owner(self._store)
+        """Return whether `owner.json` still exists. If it is damaged, write it again.
+
+        Raises TakenOver if another run folder is the owner, StoreError, and DataError if it is damaged and a list of
+        files shows that another run folder wrote it.
+        """
+        try:
+            owner = read_owner(self._store)
+        except DataError:
+            if any(parse_name(name)[0] > self.generation for name in list_manifests(self._store)):
+                raise
+            logger.warning("copy: %s/%s is damaged, so it is written again.", self._store.url, OWNER)
+            self.renew()
+            return True
         if owner is not None and owner.generation != self.generation:
             raise TakenOver(owner)
         return owner is not None
@@ -143,14 +153,15 @@ def claim(
 def read_owner(store: Store) -> Owner | None:
     """Return the owner of a copy, or None if there is none. Raises StoreError, and DataError if the object is
     damaged."""
-    for _ in range(2):  # the owner may be writing it
+    for wait in (0.0, 0.5):  # the owner may be writing it
+        time.sleep(wait)
         content = store.read(OWNER)
         if content is None:
             return None
         try:
             return Owner(**json.loads(content))
         except (ValueError, TypeError):
-            time.sleep(0.5)
+            continue
     raise DataError(f"{store.url}/{OWNER} is damaged; delete it if no machine is writing this copy.")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import shutil
 import threading
 import time
@@ -18,7 +19,7 @@ from sparring.cli import app
 from sparring.copies.fetch import fetch
 from sparring.copies.manifest import BLOCK_BYTES, CopyManifest, list_manifests, name_manifest, parse_name, read_newest
 from sparring.copies.ownership import OWNER, read_owner
-from sparring.copies.store import Store
+from sparring.copies.store import Store, StoreError
 from sparring.errors import DataError, ServiceError, UsageError
 from sparring.ledger.verification import read_account
 from sparring.run_folders import RunFolder
@@ -343,6 +344,68 @@ def test_lists_of_files_are_in_the_order_of_their_numbers(url: str) -> None:
     newest = read_newest(store)
     assert newest is not None
     assert newest[1].step == 1_000_001
+
+
+@pytest.mark.parametrize("damaged", [b"", b'{"generation": "0001-', b"[]"])
+def test_a_damaged_owner_is_written_again_by_its_owner(url: str, tmp_path: Path, damaged: bytes) -> None:
+    run = Run(tmp_path / "runs")
+    run.advance()
+    store = Store(f"{url}/run")
+    copier = run.claim_in(url)
+    wait_for_copy(url)
+    store.write(OWNER, damaged)
+    run.advance()
+    assert copier.close()
+    assert contents(fetched(url, tmp_path / "elsewhere").path) == contents(run.folder.path)
+    # A process that resumes the run is not refused, and the blocks are not sent again.
+    store.write(OWNER, damaged)
+    copier = run.claim_in(url, is_resumed=True)
+    assert copier.close()
+    assert copier.metrics()["copy/sent_bytes"] == 0
+    owner = read_owner(store)
+    assert owner is not None
+    assert owner.is_released
+
+
+def test_a_damaged_owner_of_another_run_folder_is_left_to_it(url: str, tmp_path: Path) -> None:
+    first = Run(tmp_path / "runs")
+    first.advance()
+    first.copy(url)
+    second = Run.__new__(Run)
+    second.folder = fetched(url, tmp_path / "elsewhere")
+    second.copy(url, is_resumed=True)
+    Store(f"{url}/run").write(OWNER, b"")
+    with pytest.raises(DataError, match="damaged"):
+        first.claim_in(url, is_resumed=True)
+    second.copy(url, is_resumed=True)
+    with pytest.raises(UsageError, match="was continued on"):
+        first.claim_in(url, is_resumed=True)
+
+
+def test_a_write_that_fails_halfway_leaves_the_old_file(tmp_path: Path) -> None:
+    store = Store(f"file://{tmp_path}/store")
+    store.write(OWNER, b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(StoreError, match="too large"):
+            store.write(OWNER, b"new" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert store.read(OWNER) == b"old"
+    assert store.list() == [OWNER]
+
+
+def test_files_of_writes_that_never_ended_are_no_obstacle_and_are_deleted(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/store"
+    store = Store(f"{url}/run")
+    block = f"0001-12345678/blocks/{'0' * 64}.12345678.part"
+    for name in (f"{OWNER}.12345678.part", block):
+        store.write(name, b"part")
+    run = Run(tmp_path / "runs")
+    run.advance()
+    run.copy(url)
+    assert block not in objects(url)
 
 
 def test_the_commands_copy_and_fetch(tmp_path: Path) -> None:
