@@ -16,17 +16,19 @@ import pytest
 from typer.testing import CliRunner
 
 from sparring.cli import app
+from sparring.config import load_config
 from sparring.copies.fetch import fetch
 from sparring.copies.manifest import BLOCK_BYTES, CopyManifest, list_manifests, name_manifest, parse_name, read_newest
 from sparring.copies.ownership import OWNER, read_owner
 from sparring.copies.store import Store, StoreError
-from sparring.errors import DataError, ServiceError, UsageError
+from sparring.errors import ConfigError, DataError, ServiceError, UsageError
 from sparring.ledger.verification import read_account
 from sparring.run_folders import RunFolder
 from sparring.runtime.faults import Fault, arm_for_block
 from sparring.training_run.resuming import find_start
 from tests.copies.builders import Run, contents
 from tests.copies.s3 import BUCKET, serve_s3
+from tests.faults.training import RECIPE
 
 
 @pytest.fixture(scope="module")
@@ -406,6 +408,20 @@ def test_files_of_writes_that_never_ended_are_no_obstacle_and_are_deleted(tmp_pa
     run.advance()
     run.copy(url)
     assert block not in objects(url)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("file:///my disk/a\tb", r"not allowed: '\\t', space;"),
+        ("file:///disk/a\u200bb\u00a0", r"not allowed: U\+00A0, U\+200B;"),
+        ("backup", "use an address with a protocol"),
+        ("memory://runs", "lost with it"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused_with_its_reason(address: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(RECIPE, [f"run.copy_to={json.dumps(address)}"])
 
 
 def test_the_commands_copy_and_fetch(tmp_path: Path) -> None:
