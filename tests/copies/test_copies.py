@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -408,6 +409,26 @@ def test_files_of_writes_that_never_ended_are_no_obstacle_and_are_deleted(tmp_pa
     run.advance()
     run.copy(url)
     assert block not in objects(url)
+
+
+def test_a_copy_is_fetched_once_at_a_time(tmp_path: Path) -> None:
+    url, into = f"file://{tmp_path}/store", tmp_path / "elsewhere"
+    run = Run(tmp_path / "runs")
+    run.advance()
+    run.copy(url)
+    into.mkdir()
+    with arm_for_block(Fault("copy.fetching", "delay", at=2, seconds=1.0)), ThreadPoolExecutor() as pool:
+        first = pool.submit(fetch, f"{url}/run", into, say=print)
+        deadline = time.monotonic() + 10
+        while not (into / ".run.fetch").is_dir() or len([*(into / ".run.fetch").rglob("*")]) < 2:
+            assert time.monotonic() < deadline, "the first fetch does not start"
+            time.sleep(0.05)
+        with pytest.raises(DataError, match=r"another `sparring runs fetch` writes .*\.run\.fetch"):
+            fetch(f"{url}/run", into, say=print)
+        first.result(10)
+    assert contents(into / "run") == contents(run.folder.path)
+    with RunFolder(into / "run").lock_for_training():  # the lock of the fetch is released
+        pass
 
 
 @pytest.mark.parametrize(
