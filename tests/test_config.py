@@ -146,6 +146,7 @@ UNREADABLE = [
     (["tracking.mlflow_experiment_name=mine"], "tracking.mlflow_experiment_name"),
     (["run.copy_to=backup"], "run.copy_to"),
     (["run.copy_to=s3://key:secret@bucket/runs"], "run.copy_to"),
+    (["run.copy_to=memory://runs"], "run.copy_to"),
     (["sampling.sampling_max_tokens=2048"], "sampling.sampling_max_tokens"),
     (["sampling.sampling_max_tokens=64", "rollout.rollout_max_tokens=512"], "rollout.rollout_max_tokens"),
     (["agent.gateway_host=0.0.0.0"], "agent.gateway_host"),

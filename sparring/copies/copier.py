@@ -14,6 +14,7 @@ from sparring.copies.manifest import (
     BLOCK_BYTES,
     CopyManifest,
     FileEntry,
+    find_generation,
     hash_block,
     list_manifests,
     name_block,
@@ -302,10 +303,12 @@ class Copier:
             self._delete_leftovers(generation, needed)
 
     def _delete_leftovers(self, generation: str, needed: frozenset[str]) -> None:
-        """Delete the objects of earlier generations, and those that an earlier process of this one has left."""
+        """Delete the objects of earlier generations, and those that an earlier process of this one has left. Objects with
+        other names stay: no copy wrote them."""
         wanted = {*self._kept, *(name_block(generation, block) for block in needed)}
         for name in self._store.list():
-            if "/" in name and name not in wanted and name.partition("/")[0][:4] <= generation[:4]:
+            found = find_generation(name)
+            if found is not None and found[:4] <= generation[:4] and name not in wanted:
                 self._store.delete(name)
         self._has_leftovers = False
 

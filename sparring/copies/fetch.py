@@ -20,6 +20,8 @@ from sparring.copies.store import Store
 from sparring.errors import DataError
 from sparring.run_folders import RunFolder
 from sparring.run_folders.recipe_files import RUN_RECIPE
+from sparring.run_folders.run_folder import LOCK, hold_lock
+from sparring.runtime.faults import fault_point
 
 MAX_ATTEMPTS = 3
 """How often a copy is read again because its run has replaced it in the meantime."""
@@ -34,17 +36,16 @@ def fetch(url: str, runs_dir: Path, *, say: Callable[[str], object]) -> RunFolde
 
     The folder gets its name when all its files are there and have the hashes of the copy. An interrupted restore
     continues where it stopped. Raises ServiceError if the store cannot be read. Raises DataError if there is no complete
-    copy, if the copy is damaged, or if a run of this name exists.
+    copy, if the copy is damaged, if a run of this name exists, or if another process is fetching it.
     """
     store = Store(url)
     name = PurePosixPath(store.url).name
     target = runs_dir / name
-    if target.exists():
-        raise DataError(
-            f"{target} exists; a run is never overwritten. Resume it with `sparring train --resume {target}`, or fetch the "
-            "copy into another --runs-dir."
-        )
+    _refuse_existing(target)
     temporary = runs_dir / f".{name}.fetch"
+    refusal = DataError(
+        f"another `sparring runs fetch` writes {temporary} now; wait for its end, or fetch the copy into another --runs-dir."
+    )
     for attempt in range(1, MAX_ATTEMPTS + 1):
         newest = read_newest(store)
         if newest is None:
@@ -56,7 +57,11 @@ def fetch(url: str, runs_dir: Path, *, say: Callable[[str], object]) -> RunFolde
             raise DataError(f"{url} contains no {RUN_RECIPE}, so it is not the copy of a run.")
         say(f"fetching step {manifest.step} of {name}: {len(manifest.files)} files, {_read_size(manifest)}")
         try:
-            _fill(store, parse_name(listed)[0], manifest, temporary)
+            temporary.mkdir(parents=True, exist_ok=True)
+            with hold_lock(temporary, refusal):
+                _refuse_existing(target)  # another process may have fetched it in the meantime
+                _fill(store, parse_name(listed)[0], manifest, temporary)
+                temporary.rename(target)
             break
         except _Replaced as error:
             again = read_newest(store)
@@ -65,16 +70,22 @@ def fetch(url: str, runs_dir: Path, *, say: Callable[[str], object]) -> RunFolde
                     f"{url} is damaged: {error}. Objects of a copy must not be deleted, also not by a rule of the store "
                     "for old objects."
                 ) from None
-    temporary.rename(target)
     _sync(runs_dir)
     return RunFolder(target)
 
 
+def _refuse_existing(target: Path) -> None:
+    if target.exists():
+        raise DataError(
+            f"{target} exists; a run is never overwritten. Resume it with `sparring train --resume {target}`, or fetch the "
+            "copy into another --runs-dir."
+        )
+
+
 def _fill(store: Store, generation: str, manifest: CopyManifest, folder: Path) -> None:
-    """Make a folder contain exactly the files of a manifest."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Make a locked folder contain exactly the files of a manifest."""
     for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_file() and str(path.relative_to(folder)) not in manifest.files:
+        if path.is_file() and str(path.relative_to(folder)) not in {LOCK, *manifest.files}:
             path.unlink()
         elif path.is_dir():
             with suppress(OSError):  # it is not empty
@@ -105,6 +116,7 @@ def _write(store: Store, generation: str, entry: FileEntry, path: Path) -> None:
     path.unlink(missing_ok=True)
     with path.open("wb") as file:
         for block in entry.blocks:
+            fault_point("copy.fetching")
             content = store.read(name_block(generation, block))
             if content is None:
                 raise _Replaced(f"block {block[:12]} of {path.name} is missing")

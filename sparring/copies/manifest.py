@@ -16,12 +16,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from sparring.copies.store import Store
+from sparring.copies.store import PART, Store
 from sparring.errors import DataError
 
 FORMAT = 1
 BLOCK_BYTES = 8 * 2**20
-_MANIFEST = re.compile(r"(\d{4}-[0-9a-f]{8})/(\d{6})\.json")
+OWNER = "owner.json"
+_GENERATION = r"\d{4}-[0-9a-f]{8}"
+_MANIFEST = re.compile(rf"({_GENERATION})/(\d{{6,}})\.json")
+_OBJECT = re.compile(rf"(?:{re.escape(OWNER)}|({_GENERATION})/(?:\d{{6,}}\.json|blocks/[0-9a-f]{{64}}))(?:{PART})?")
+"""The names of all objects that a copy writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +91,7 @@ def decode(content: bytes) -> CopyManifest:
 
 def list_manifests(store: Store, generation: str = "") -> list[str]:
     """Return the names of the manifests, oldest first."""
-    return [name for name in store.list(generation) if _MANIFEST.fullmatch(name)]
+    return sorted((name for name in store.list(generation) if _MANIFEST.fullmatch(name)), key=parse_name)
 
 
 def read_newest(store: Store, generation: str = "") -> tuple[str, CopyManifest] | None:
@@ -118,6 +122,17 @@ def parse_name(name: str) -> tuple[str, int]:
     found = _MANIFEST.fullmatch(name)
     assert found is not None, name
     return found[1], int(found[2])
+
+
+def is_foreign(name: str) -> bool:
+    """Return whether an object has a name that no copy writes."""
+    return _OBJECT.fullmatch(name) is None
+
+
+def find_generation(name: str) -> str | None:
+    """Return the generation of an object, or None if it is in no generation or foreign."""
+    found = _OBJECT.fullmatch(name)
+    return found[1] if found is not None else None
 
 
 def hash_block(content: bytes) -> str:

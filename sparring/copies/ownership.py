@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import final
 
-from sparring.copies.manifest import list_manifests, parse_name, read_newest
+from sparring.copies.manifest import OWNER, is_foreign, list_manifests, parse_name, read_newest
 from sparring.copies.snapshot import CLAIM
 from sparring.copies.store import Store, StoreError
 from sparring.errors import DataError, UsageError
@@ -26,7 +26,6 @@ from sparring.runtime.logs import get_logger
 
 logger = get_logger(__name__)
 
-OWNER = "owner.json"
 LEASE_SECONDS = 30.0
 """A copy that its owner has not renewed for this time may be taken over."""
 POLL_SECONDS = 2.0
@@ -68,9 +67,19 @@ class Ownership:
         return self._owner.generation
 
     def check(self) -> bool:
-        """Return whether `owner.json` still exists. Raises TakenOver if another run folder is the owner, and
-        StoreError."""
-        owner = read_owner(self._store)
+        """Return whether `owner.json` still exists. If it is damaged, write it again.
+
+        Raises TakenOver if another run folder is the owner, StoreError, and DataError if it is damaged and a list of
+        files shows that another run folder wrote it.
+        """
+        try:
+            owner = read_owner(self._store)
+        except DataError:
+            if any(parse_name(name)[0] > self.generation for name in list_manifests(self._store)):
+                raise
+            logger.warning("copy: %s/%s is damaged, so it is written again.", self._store.url, OWNER)
+            self.renew()
+            return True
         if owner is not None and owner.generation != self.generation:
             raise TakenOver(owner)
         return owner is not None
@@ -95,7 +104,7 @@ def claim(
     owner may still be writing.
 
     Raises StoreError if the store cannot be used. Raises UsageError if the copy is of another run, is newer than the
-    folder, or is still being written by another owner.
+    folder, or is still being written by another owner, and if there is no copy, but there are other objects.
     """
     run = float(folder.manifest().get("created", 0.0))
     owner = Owner(generation="", run=run, host=platform.node(), pid=os.getpid(), renewed=time.time(), is_released=False)
@@ -121,6 +130,12 @@ def claim(
                 f"{store.url} has step {newest[1].step} of this run, but {folder.path} has only step {step}. Move this "
                 f"folder away, and fetch the copy: sparring runs fetch {store.url}"
             )
+    elif foreign := [name for name in store.list() if is_foreign(name)]:
+        raise UsageError(
+            f"{store.url} contains objects that are not of a copy, such as {foreign[0]}. A copy needs an "
+            f"address of its own: give {folder.path.name} another --name, set run.copy_to to another address, or move these "
+            "objects away."
+        )
     if there is not None and not there.is_released:
         _wait_for_end(store, there, say, lease_seconds)
     numbers = [int(parse_name(name)[0][:4]) for name in list_manifests(store)]
@@ -138,14 +153,15 @@ def claim(
 def read_owner(store: Store) -> Owner | None:
     """Return the owner of a copy, or None if there is none. Raises StoreError, and DataError if the object is
     damaged."""
-    for _ in range(2):  # the owner may be writing it
+    for wait in (0.0, 0.5):  # the owner may be writing it
+        time.sleep(wait)
         content = store.read(OWNER)
         if content is None:
             return None
         try:
             return Owner(**json.loads(content))
         except (ValueError, TypeError):
-            time.sleep(0.5)
+            continue
     raise DataError(f"{store.url}/{OWNER} is damaged; delete it if no machine is writing this copy.")
 
 

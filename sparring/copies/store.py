@@ -6,11 +6,13 @@ fsspec is imported only here, and only when a run has a copy.
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar, final
 
 from sparring.errors import ServiceError
@@ -19,6 +21,10 @@ T = TypeVar("T")
 
 OPERATION_SECONDS = 60.0
 """The time limit of one operation. An object has at most a few megabytes."""
+PART = r"\.[0-9a-f]{8}\.part"
+"""What the name of a file has at its end while the file is written."""
+_LOCAL = ("file", "local")
+"""The protocols for file systems of this machine."""
 _PACKAGES = {"s3": "sparring[s3]", "s3a": "sparring[s3]"}
 """What to install for a protocol; the error of fsspec names the library of other protocols."""
 
@@ -42,8 +48,8 @@ class Store:
         return self._call(f"{name} cannot be read", lambda: self._files.cat_file(self._path(name)), missing=None)
 
     def write(self, name: str, content: bytes) -> None:
-        """Write or replace an object."""
-        self._call(f"{name} cannot be written", lambda: self._files.pipe_file(self._path(name), content))
+        """Write or replace an object. Readers see either the old or the new content, never a part of it."""
+        self._call(f"{name} cannot be written", lambda: self._replace(self._path(name), content))
 
     def delete(self, name: str) -> None:
         """Delete an object. An object that does not exist is not an error."""
@@ -62,6 +68,12 @@ class Store:
         if self.read(name) != content:
             raise StoreError(f"{self.url}/{name} does not have the content that was just written; use another store.")
         self.delete(name)
+
+    def _replace(self, path: str, content: bytes) -> None:
+        if _read_protocol(self.url) in _LOCAL:
+            _replace_file(Path(path), content)
+        else:  # object stores show an object when all of it is there
+            self._files.pipe_file(path, content)
 
     def _find(self, start: str) -> list[str]:
         self._files.invalidate_cache()
@@ -96,10 +108,9 @@ def _open(url: str) -> tuple[Any, str]:
             f"copies to {url} need fsspec, which is not installed. Install it with `pip install 'sparring[storage]'`, or "
             "remove run.copy_to."
         ) from error
-    protocol = url.partition(":")[0]
-    options = {"auto_mkdir": True} if protocol in ("file", "local") else {}
+    protocol = _read_protocol(url)
     try:
-        files, root = core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
+        files, root = core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
     except ImportError as error:
         package = _PACKAGES.get(protocol)
         what = f"Install it with `pip install '{package}'`" if package else f"Install it ({error})"
@@ -109,6 +120,25 @@ def _open(url: str) -> tuple[Any, str]:
     except Exception as error:
         raise ServiceError(f"{url} cannot be opened: {_describe(error)}. Correct run.copy_to.") from error
     return files, str(root).rstrip("/")
+
+
+def _read_protocol(url: str) -> str:
+    return url.partition(":")[0]
+
+
+def _replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that readers see either the old or the new content, even after a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _finish(result: Future[T], operation: Callable[[], T]) -> None:

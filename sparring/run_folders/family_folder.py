@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from sparring.config import PLACE_KEYS, Config
-from sparring.errors import DataError
+from sparring.errors import DataError, UsageError
 from sparring.run_folders.recipe_files import RecipeFiles, list_files, sha256
 from sparring.run_folders.run_folder import FAMILY, RunFolder, hold_lock, write_json
 from sparring.types import Json
@@ -122,7 +122,8 @@ class FamilyFolder:
         """Lock the family, so that only one process trains it at a time. Raises UsageError if another process has the
         lock."""
         with hold_lock(
-            self.path, f"{self.path} is already being trained; wait for that process, or stop it with Ctrl-C."
+            self.path,
+            UsageError(f"{self.path} is already being trained; wait for that process, or stop it with Ctrl-C."),
         ):
             yield
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from sparring.config import Config, load_config, recipe_hash, resolved_toml, restore_defaults
-from sparring.errors import DataError, UsageError
+from sparring.errors import DataError, SparringError, UsageError
 from sparring.run_folders.encode import encode
 from sparring.run_folders.inputs import recorded_inputs
 from sparring.run_folders.recipe_files import (
@@ -310,7 +310,7 @@ class RunFolder:
         """Lock the run, so that only one process trains it at a time. Raises UsageError if another process has the
         lock."""
         stop = f"stop that training first (`sparring runs stop {self.path}`), or watch it"
-        with hold_lock(self.path, f"{self.path} is already being trained; {stop}."):
+        with hold_lock(self.path, UsageError(f"{self.path} is already being trained; {stop}.")):
             yield
 
     def set_status(self, status: str, *, step: int | None = None, reason: str | None = None) -> None:
@@ -405,14 +405,14 @@ class RunFolder:
 
 
 @contextmanager
-def hold_lock(folder: Path, refusal: str) -> Iterator[None]:
+def hold_lock(folder: Path, refusal: SparringError) -> Iterator[None]:
     """Lock a folder for the duration of a `with` block. The operating system releases the lock when the process ends.
-    Raises UsageError with the text `refusal` if it is already locked."""
+    Raises `refusal` if it is already locked."""
     with (folder / LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise UsageError(refusal) from error
+            raise refusal from error
         yield
 
 

@@ -57,6 +57,7 @@ POINTS = {
     "reward.judging": "an episode is over, but not graded yet",
     "copy.staged": "the files of a copy are staged, except for the ledger",
     "copy.sending": "before a block of a copy is written",
+    "copy.fetching": "before a block of a copy is read",
     "copy.publishing": "all blocks of a copy are written, but not its list of files",
     "worker.answering": "in a worker process, before each call of an environment, reward or scorer",
 }

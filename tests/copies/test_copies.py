@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import shutil
 import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from sparring.cli import app
+from sparring.config import load_config
 from sparring.copies.fetch import fetch
-from sparring.copies.manifest import BLOCK_BYTES, list_manifests, parse_name, read_newest
+from sparring.copies.manifest import BLOCK_BYTES, CopyManifest, list_manifests, name_manifest, parse_name, read_newest
 from sparring.copies.ownership import OWNER, read_owner
-from sparring.copies.store import Store
-from sparring.errors import DataError, ServiceError, UsageError
+from sparring.copies.store import Store, StoreError
+from sparring.errors import ConfigError, DataError, ServiceError, UsageError
 from sparring.ledger.verification import read_account
 from sparring.run_folders import RunFolder
 from sparring.runtime.faults import Fault, arm_for_block
 from sparring.training_run.resuming import find_start
 from tests.copies.builders import Run, contents
 from tests.copies.s3 import BUCKET, serve_s3
+from tests.faults.training import RECIPE
 
 
 @pytest.fixture(scope="module")
@@ -299,6 +303,146 @@ def test_a_store_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         Store("nothing://there")
     with pytest.raises(ServiceError, match="dropbox"):
         Store("dropbox://there")
+
+
+FOREIGN = (".git/config", "0000data/f", "0000-12345678/notes.txt", "0001-12345678/blocks/readme", "readme")
+
+
+def test_foreign_objects_are_never_deleted(url: str, tmp_path: Path) -> None:
+    run = Run(tmp_path / "runs")
+    run.advance()
+    run.copy(url)
+    store = Store(f"{url}/run")
+    for name in FOREIGN:
+        store.write(name, b"mine")
+    second = Run.__new__(Run)
+    second.folder = fetched(url, tmp_path / "elsewhere")
+    second.copy(url, is_resumed=True)
+    owner = read_owner(store)
+    assert owner is not None
+    assert {name for name in objects(url) if not name.startswith((owner.generation, OWNER))} == {*FOREIGN}
+
+
+def test_an_address_with_other_objects_is_refused(url: str, tmp_path: Path) -> None:
+    run = Run(tmp_path / "runs")
+    run.advance()
+    store = Store(f"{url}/run")
+    store.write(".git/config", b"mine")
+    for is_resumed in (False, True):
+        with pytest.raises(UsageError, match=r"objects that are not of a copy, such as \.git/config"):
+            run.copy(url, is_resumed=is_resumed)
+    assert objects(url) == {".git/config"}
+    store.delete(".git/config")
+    # What a copy left that never had a list of files is no obstacle.
+    store.write(f"0001-12345678/blocks/{'0' * 64}", b"part")
+    run.copy(url)
+    assert f"0001-12345678/blocks/{'0' * 64}" not in objects(url)
+
+
+def test_lists_of_files_are_in_the_order_of_their_numbers(url: str) -> None:
+    store, generation = Store(f"{url}/run"), "0001-12345678"
+    for number in (999_999, 1_000_000, 1_000_001):
+        store.write(name_manifest(generation, number), CopyManifest(time=0.0, step=number, files={}).encode())
+    assert [parse_name(name)[1] for name in list_manifests(store)] == [999_999, 1_000_000, 1_000_001]
+    newest = read_newest(store)
+    assert newest is not None
+    assert newest[1].step == 1_000_001
+
+
+@pytest.mark.parametrize("damaged", [b"", b'{"generation": "0001-', b"[]"])
+def test_a_damaged_owner_is_written_again_by_its_owner(url: str, tmp_path: Path, damaged: bytes) -> None:
+    run = Run(tmp_path / "runs")
+    run.advance()
+    store = Store(f"{url}/run")
+    copier = run.claim_in(url)
+    wait_for_copy(url)
+    store.write(OWNER, damaged)
+    run.advance()
+    assert copier.close()
+    assert contents(fetched(url, tmp_path / "elsewhere").path) == contents(run.folder.path)
+    # A process that resumes the run is not refused, and the blocks are not sent again.
+    store.write(OWNER, damaged)
+    copier = run.claim_in(url, is_resumed=True)
+    assert copier.close()
+    assert copier.metrics()["copy/sent_bytes"] == 0
+    owner = read_owner(store)
+    assert owner is not None
+    assert owner.is_released
+
+
+def test_a_damaged_owner_of_another_run_folder_is_left_to_it(url: str, tmp_path: Path) -> None:
+    first = Run(tmp_path / "runs")
+    first.advance()
+    first.copy(url)
+    second = Run.__new__(Run)
+    second.folder = fetched(url, tmp_path / "elsewhere")
+    second.copy(url, is_resumed=True)
+    Store(f"{url}/run").write(OWNER, b"")
+    with pytest.raises(DataError, match="damaged"):
+        first.claim_in(url, is_resumed=True)
+    second.copy(url, is_resumed=True)
+    with pytest.raises(UsageError, match="was continued on"):
+        first.claim_in(url, is_resumed=True)
+
+
+def test_a_write_that_fails_halfway_leaves_the_old_file(tmp_path: Path) -> None:
+    store = Store(f"file://{tmp_path}/store")
+    store.write(OWNER, b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(StoreError, match="too large"):
+            store.write(OWNER, b"new" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert store.read(OWNER) == b"old"
+    assert store.list() == [OWNER]
+
+
+def test_files_of_writes_that_never_ended_are_no_obstacle_and_are_deleted(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/store"
+    store = Store(f"{url}/run")
+    block = f"0001-12345678/blocks/{'0' * 64}.12345678.part"
+    for name in (f"{OWNER}.12345678.part", block):
+        store.write(name, b"part")
+    run = Run(tmp_path / "runs")
+    run.advance()
+    run.copy(url)
+    assert block not in objects(url)
+
+
+def test_a_copy_is_fetched_once_at_a_time(tmp_path: Path) -> None:
+    url, into = f"file://{tmp_path}/store", tmp_path / "elsewhere"
+    run = Run(tmp_path / "runs")
+    run.advance()
+    run.copy(url)
+    into.mkdir()
+    with arm_for_block(Fault("copy.fetching", "delay", at=2, seconds=1.0)), ThreadPoolExecutor() as pool:
+        first = pool.submit(fetch, f"{url}/run", into, say=print)
+        deadline = time.monotonic() + 10
+        while not (into / ".run.fetch").is_dir() or len([*(into / ".run.fetch").rglob("*")]) < 2:
+            assert time.monotonic() < deadline, "the first fetch does not start"
+            time.sleep(0.05)
+        with pytest.raises(DataError, match=r"another `sparring runs fetch` writes .*\.run\.fetch"):
+            fetch(f"{url}/run", into, say=print)
+        first.result(10)
+    assert contents(into / "run") == contents(run.folder.path)
+    with RunFolder(into / "run").lock_for_training():  # the lock of the fetch is released
+        pass
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("file:///my disk/a\tb", r"not allowed: '\\t', space;"),
+        ("file:///disk/a\u200bb\u00a0", r"not allowed: U\+00A0, U\+200B;"),
+        ("backup", "use an address with a protocol"),
+        ("memory://runs", "lost with it"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused_with_its_reason(address: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(RECIPE, [f"run.copy_to={json.dumps(address)}"])
 
 
 def test_the_commands_copy_and_fetch(tmp_path: Path) -> None:

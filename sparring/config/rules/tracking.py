@@ -54,11 +54,27 @@ def invalid_copy_address(config: Config) -> Iterator[Conflict]:
             "run.copy_to",
             "contains a password; put it into the environment variables or the file that the store's library reads.",
         )
+    elif refused := sorted({one for one in address if one.isspace() or not one.isprintable()}):
+        yield Conflict(
+            "run.copy_to",
+            f"is {address!r}, with characters that are not allowed: {', '.join(map(_describe, refused))}; use an address without "
+            "spaces and control characters.",
+        )
+    elif re.match(r"memory:", address):
+        yield Conflict(
+            "run.copy_to",
+            f"is {address!r}, which is in the memory of this process and lost with it; use s3://BUCKET/FOLDER, or "
+            "file:///FOLDER for another disk.",
+        )
     elif not re.fullmatch(r"[a-z][a-z0-9+.\-]*://\S+", address):
         yield Conflict(
             "run.copy_to",
             f"is {address!r}; use an address with a protocol, such as s3://BUCKET/FOLDER, or file:///FOLDER for another disk.",
         )
+
+
+def _describe(character: str) -> str:
+    return "space" if character == " " else repr(character) if character.isascii() else f"U+{ord(character):04X}"
 
 
 def invalid_prices(config: Config) -> Iterator[Conflict]:
