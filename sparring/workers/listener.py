@@ -197,24 +197,15 @@ class Listener:
         assert self._files is not None
         hello = await receive_object(reader)
         if (refusal := _refusal(hello)) is not None:
-            logger.warning("a worker on %s was refused: %s", host, refusal)
-            writer.write(frame({"refused": refusal}))
-            await writer.drain()
+            await _refuse(writer, host, refusal)
             return False
         writer.write(frame({"files": self._files.listing, "left_out": self._files.left_out}))
-        needed = list((await receive_object(reader))["need"])
-        try:
-            if needed:
-                self._files.check_size()
-        except ServiceError as error:
-            logger.warning("a worker on %s was refused: %s", host, error)
-            writer.write(frame({"refused": str(error)}))
-            await writer.drain()
-            return False
-        writer.write(frame({"sends": needed}))
-        for name in needed:
-            writer.write(prefix_length(await asyncio.to_thread(self._files.read, name)))
-            await writer.drain()
+        if not (await receive_object(reader))["has_files"]:
+            try:
+                await _send(self._files, writer)
+            except ServiceError as error:
+                await _refuse(writer, host, str(error))
+                return False
         writer.write(self._hello)
         process = str((await receive_object(reader))["process"])
         is_spare = bool(hello["is_spare"])
@@ -246,6 +237,21 @@ class _Connection:
         if self._reader.at_eof() or self._reader.exception() is not None:
             return End("lost its connection to the run", is_of_code=False)
         return None
+
+
+async def _send(files: SentFiles, writer: asyncio.StreamWriter) -> None:
+    """Send all files. Raises ServiceError if they are too large or cannot be read, and OSError if the worker is gone."""
+    files.check_size()
+    for name in files.listing:
+        content = await asyncio.to_thread(files.read, name)
+        writer.write(frame({"sends": name}) + prefix_length(content))
+        await writer.drain()
+
+
+async def _refuse(writer: asyncio.StreamWriter, host: str, reason: str) -> None:
+    logger.warning("a worker on %s was refused: %s", host, reason)
+    writer.write(frame({"refused": reason}))
+    await writer.drain()
 
 
 def _refusal(hello: Mapping[str, Any]) -> str | None:
