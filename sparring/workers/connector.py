@@ -128,7 +128,8 @@ class Connector:
 
         Raises EOFError, OSError and TimeoutError if there is no run or the process does not start, and ValueError and
         LookupError if the run sends something unexpected. Raises ServiceError if it refuses this worker, UsageError if
-        its code cannot be loaded here, and DataError for files that must not be written.
+        its code cannot be loaded here, DataError for files that must not be written, and DiskError for files that cannot
+        be written.
         """
         connecting = self._connecting
         host, port = connecting.address
@@ -179,31 +180,28 @@ class Connector:
         check_listing(listing)
         # Only the first process gets the files, and the others find them.
         async with self._storing:
-            folder, needed = await asyncio.to_thread(self._find_folder, listing)
-            writer.write(frame({"need": needed}))
-            _accepted(await receive_object(reader))
-            if needed and count_bytes(listing) > MOST_BYTES:
-                raise DataError(f"the run sends more than {MOST_BYTES / 2**20:.0f} MiB, so nothing is written.")
-            contents = {name: await receive_content(reader) for name in needed}
-            if needed:
+            folder, has_files = await asyncio.to_thread(self._find_folder, listing)
+            writer.write(frame({"has_files": has_files}))
+            if not has_files:
+                contents = await _receive_files(reader, listing)
                 await asyncio.to_thread(store, listing, contents)
-        self._show_folder(folder, needed, offered["left_out"])
+        self._show_folder(folder, 0 if has_files else len(listing), offered["left_out"])
         hello: dict[str, Any] = await receive_object(reader)
         return frame({**hello, "code": {**hello["code"], "folder": str(folder)}})
 
-    def _find_folder(self, listing: Listing) -> tuple[Path, list[str]]:
-        """Return the folder with the recipe's code, and the files that the run must send first."""
+    def _find_folder(self, listing: Listing) -> tuple[Path, bool]:
+        """Return the folder for the recipe's code, and whether it has all files. If not, the run must send them."""
         own = self._connecting.recipe
         if own is not None and not differing_files(listing, own):
-            return own.absolute(), []
+            return own.absolute(), True
         folder = cached_folder(listing)
-        return folder, list(listing) if not folder.is_dir() or differing_files(listing, folder) else []
+        return folder, not differing_files(listing, folder)
 
-    def _show_folder(self, folder: Path, needed: list[str], left_out: tuple[str, ...]) -> None:
+    def _show_folder(self, folder: Path, num_sent: int, left_out: tuple[str, ...]) -> None:
         if folder == self._shown_folder:
             return
         self._shown_folder = folder
-        origin = f"got {len(needed)} files from the run" if needed else "has the files of the run"
+        origin = f"got {num_sent} files from the run" if num_sent else "has the files of the run"
         self._connecting.say(f"the recipe's code is in {folder} ({origin})")
         if self._connecting.recipe is not None and folder != self._connecting.recipe.absolute():
             self._connecting.say(
@@ -221,6 +219,20 @@ def _accepted(message: dict[str, Any]) -> dict[str, Any]:
     if "refused" in message:
         raise ServiceError(f"the run refuses this worker: {message['refused']}")
     return message
+
+
+async def _receive_files(reader: asyncio.StreamReader, listing: Listing) -> dict[str, bytes]:
+    """Return the contents of all listed files. Raises ServiceError if the run cannot send one, and DataError if they are too
+    large."""
+    if count_bytes(listing) > MOST_BYTES:
+        # The run refuses to send them, with what to do instead.
+        _accepted(await receive_object(reader))
+        raise DataError(f"the run sends more than {MOST_BYTES / 2**20:.0f} MiB, so nothing is written.")
+    contents: dict[str, bytes] = {}
+    for _ in listing:
+        name = _accepted(await receive_object(reader))["sends"]
+        contents[name] = await receive_content(reader)
+    return contents
 
 
 async def _start(hello: bytes) -> tuple[ChildProcess, _Streams]:

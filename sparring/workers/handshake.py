@@ -18,7 +18,7 @@ from typing import Final
 
 from sparring.errors import ServiceError
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """The version of the messages. The run and its workers must have the same version."""
 MAGIC: Final = b"sparring-worker\n"
 HANDSHAKE_SECONDS: Final = 10.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -25,7 +26,9 @@ SHIPPING_SECONDS: Final = 300.0
 LINE_SECONDS: Final = 30.0
 """Time between two warnings that no worker is connected."""
 MOST_HANDSHAKES: Final = 256
-"""The most connections that may be in their handshake. More are closed at once."""
+"""The most connections that have not proved yet that they have the key. With one more, the oldest is closed."""
+_MOST_BYTES: Final = 2**20
+"""The largest message of a worker that has not been added yet."""
 
 
 Closing: TypeAlias = Callable[[], object]
@@ -67,12 +70,20 @@ class Listener:
         self._waiting_since: dict[bool, float] = {}
         self._next_line = 0.0
         self._handshakes: set[asyncio.Task[None]] = set()
+        """The connections that are not workers yet."""
+        self._without_key: dict[asyncio.StreamWriter, None] = {}
+        """Those that have not proved that they have the key, from the oldest to the newest."""
+        self._has_warned = False
+        """Whether too many connections without a key were reported."""
         self._end_workers: Closing | None = None
         self._refused: set[str] = set()
         """The hosts whose wrong key was reported."""
 
     async def start(self) -> None:
-        """Listen. Starting twice is allowed. Raises ServiceError if the address is in use."""
+        """Listen. Starting twice is allowed.
+
+        Raises ServiceError if the address is in use or not of this machine, and the errors of `SentFiles`.
+        """
         async with self._starting:
             if self._server is not None:
                 return
@@ -86,8 +97,7 @@ class Listener:
                 )
             except OSError as error:
                 raise ServiceError(
-                    f"environment.listen = '{self._listening.address}' cannot be listened on: {error}. Choose another "
-                    "port, or end the process that uses it."
+                    f"environment.listen = '{self._listening.address}' cannot be listened on: {error}. {_advice(error, host)}"
                 ) from error
             self._address = Address(host, self._server.sockets[0].getsockname()[1])
             if self._listening.launch is None:
@@ -167,15 +177,15 @@ class Listener:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if len(self._handshakes) >= MOST_HANDSHAKES:
-            writer.transport.abort()
-            return
         self._handshakes.add(task)
+        self._make_room()
+        self._without_key[writer] = None
         host = str((writer.get_extra_info("peername") or ("?",))[0])
         is_admitted = False
         try:
             notice_loss(writer)
             await admit(reader, writer, self._listening.key)
+            self._without_key.pop(writer, None)
             async with asyncio.timeout(SHIPPING_SECONDS):
                 is_admitted = await self._welcome(reader, writer, host)
         except WrongKey as error:
@@ -189,36 +199,45 @@ class Listener:
             logger.info("a connection from %s to %s has ended: %r", host, self._address, error)
         finally:
             self._handshakes.discard(task)
+            self._without_key.pop(writer, None)
             if not is_admitted:
                 writer.close()
+
+    def _make_room(self) -> None:
+        """Close the oldest connection without a key if there are too many. A worker proves within milliseconds that it has
+        the key, so the oldest is none."""
+        if len(self._without_key) < MOST_HANDSHAKES:
+            return
+        oldest = next(iter(self._without_key))
+        del self._without_key[oldest]
+        oldest.transport.abort()
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%d connections to %s have not sent a key; from now on, each further one closes the oldest of them. Check "
+                "who can reach this address",
+                MOST_HANDSHAKES,
+                self._address,
+            )
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> bool:
         """Send what a worker needs, and add it. Return False if the worker was refused."""
         assert self._files is not None
-        hello = await receive_object(reader)
+        hello = await receive_object(reader, most_bytes=_MOST_BYTES)
         if (refusal := _refusal(hello)) is not None:
-            logger.warning("a worker on %s was refused: %s", host, refusal)
-            writer.write(frame({"refused": refusal}))
-            await writer.drain()
+            await _refuse(writer, host, refusal)
             return False
         writer.write(frame({"files": self._files.listing, "left_out": self._files.left_out}))
-        needed = list((await receive_object(reader))["need"])
-        try:
-            if needed:
-                self._files.check_size()
-        except ServiceError as error:
-            logger.warning("a worker on %s was refused: %s", host, error)
-            writer.write(frame({"refused": str(error)}))
-            await writer.drain()
-            return False
-        writer.write(frame({"sends": needed}))
-        for name in needed:
-            writer.write(prefix_length(await asyncio.to_thread(self._files.read, name)))
-            await writer.drain()
+        if not (await receive_object(reader, most_bytes=_MOST_BYTES))["has_files"]:
+            try:
+                await _send(self._files, writer)
+            except ServiceError as error:
+                await _refuse(writer, host, str(error))
+                return False
         writer.write(self._hello)
-        process = str((await receive_object(reader))["process"])
+        process = str((await receive_object(reader, most_bytes=_MOST_BYTES))["process"])
         is_spare = bool(hello["is_spare"])
-        worker = self._monitor(_Connection(f"{process} on {hello['host']} ({host})", reader, writer))
+        worker = self._monitor(_Connection(f"{process!r} on {str(hello['host'])!r} ({host})", reader, writer))
         self._workers[is_spare].append(worker)
         self._waiting_since.pop(is_spare, None)
         self._change.set()
@@ -246,6 +265,34 @@ class _Connection:
         if self._reader.at_eof() or self._reader.exception() is not None:
             return End("lost its connection to the run", is_of_code=False)
         return None
+
+
+def _advice(error: OSError, host: str) -> str:
+    """Return what to do if an address cannot be listened on."""
+    match error.errno:
+        case errno.EADDRINUSE:
+            return "Choose another port, or end the process that uses it."
+        case errno.EACCES:
+            return "Choose a port that this user may use, such as one above 1023."
+        case _:
+            return (
+                f"Check that {host!r} is an address or a name of this machine; 0.0.0.0 stands for all of its addresses."
+            )
+
+
+async def _send(files: SentFiles, writer: asyncio.StreamWriter) -> None:
+    """Send all files. Raises ServiceError if they are too large or cannot be read, and OSError if the worker is gone."""
+    files.check_size()
+    for name in files.listing:
+        content = await asyncio.to_thread(files.read, name)
+        writer.write(frame({"sends": name}) + prefix_length(content))
+        await writer.drain()
+
+
+async def _refuse(writer: asyncio.StreamWriter, host: str, reason: str) -> None:
+    logger.warning("a worker on %s was refused: %s", host, reason)
+    writer.write(frame({"refused": reason}))
+    await writer.drain()
 
 
 def _refusal(hello: Mapping[str, Any]) -> str | None:

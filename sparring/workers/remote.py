@@ -95,7 +95,8 @@ class _RemoteEnvironment(Environment):
 
     async def _ask(self, do: str, *arguments: Json, what: str | None = None, answering: Answering | None = None) -> Any:
         answer = await self._pool.ask(self._place, do, *arguments, what=self._named(what or do), answering=answering)
-        self._is_done, self._available_tools = answer["is_done"], answer["available_tools"]
+        # A missing one is reported when it is read.
+        self._is_done, self._available_tools = answer.get("is_done", {}), answer.get("available_tools", {})
         return decode_result(answer)
 
     def _named(self, method: str) -> str:

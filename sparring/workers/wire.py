@@ -13,7 +13,7 @@ from typing import Any
 
 from sparring import errors
 from sparring.environments.calls import Observation, ToolError, ToolFailure
-from sparring.errors import UsageError
+from sparring.errors import InfrastructureError, SparringError, UsageError
 from sparring.runtime.plugins import error_text
 from sparring.types import Json, Outcome, Reward, Sampling, Score, StopReason, Task, Trajectory, Turn, Usage
 
@@ -66,28 +66,28 @@ def prefix_length(content: bytes) -> bytes:
     return len(content).to_bytes(_LENGTH_BYTES, "big") + content
 
 
-async def receive_content(reader: asyncio.StreamReader) -> bytes:
+async def receive_content(reader: asyncio.StreamReader, *, most_bytes: int = _MOST_BYTES) -> bytes:
     """Return the content of the next frame. Raises EOFError or OSError if the other side has exited, and ValueError for
-    a length that no frame has."""
+    a frame that is too large."""
     length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
-    if length > _MOST_BYTES:
-        raise ValueError(f"a frame of {length} bytes is not one sent by `frame`")
+    if length > most_bytes:
+        raise ValueError(f"a frame of {length} bytes is too large; at most {most_bytes} are accepted here")
     return await reader.readexactly(length)
 
 
-async def receive(reader: asyncio.StreamReader) -> Any:
+async def receive(reader: asyncio.StreamReader, *, most_bytes: int = _MOST_BYTES) -> Any:
     """Return the next value. Raises EOFError or OSError if the other side has exited, and ValueError for invalid
     content."""
-    content = await receive_content(reader)
+    content = await receive_content(reader, most_bytes=most_bytes)
     try:
         return json.loads(content, object_hook=_unmarked)
-    except (LookupError, TypeError) as error:
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a value sent by `frame`: {error!r}") from error
 
 
-async def receive_object(reader: asyncio.StreamReader) -> dict[str, Any]:
+async def receive_object(reader: asyncio.StreamReader, *, most_bytes: int = _MOST_BYTES) -> dict[str, Any]:
     """Return the next value, which is an object. Raises the errors of `receive`."""
-    value = await receive(reader)
+    value = await receive(reader, most_bytes=most_bytes)
     if not isinstance(value, dict):
         raise ValueError(f"a {type(value).__name__} is not a message")
     return value
@@ -156,16 +156,29 @@ def decode_result(message: Mapping[str, Any]) -> Any:
     """Return the value of an outcome, or raise its exception.
 
     Sparring's errors and ToolFailure are raised unchanged. Any other exception is raised as an instance of a new class
-    with the same name and text.
+    with the same name and text. Raises InfrastructureError for a message that `encode_outcome` did not return.
     """
-    if "error" not in message:
-        return message["value"]
-    error = message["error"]
+    try:
+        if "error" not in message:
+            return message["value"]
+        raised = _decode_error(message["error"])
+    except (LookupError, TypeError, ValueError, AttributeError) as odd:
+        raise InfrastructureError(
+            f"a worker process got or sent {message!r:.200}, which has no value and no error that Sparring knows ({odd!r}). Its "
+            "episode is run again. Check that the code in the worker writes into no descriptor that it did not open."
+        ) from odd
+    raise raised
+
+
+def _decode_error(error: Mapping[str, Any]) -> Exception:
+    text, shown = str(error["text"]), str(error["repr"])
     if error["known"] is not None:
-        raised = getattr(errors, error["known"])(error["text"])
+        known = getattr(errors, error["known"])
+        if not issubclass(known, SparringError):
+            raise ValueError(f"{error['known']} is not an error of Sparring")
+        raised: Exception = known(text)
     else:
         base, more = (Exception, {}) if error["kind"] is None else (ToolFailure, {"kind": ToolError(error["kind"])})
-        methods = {"__str__": lambda _: error["text"], "__repr__": lambda _: error["repr"]}
-        raised = type(error["name"], (base,), {**methods, **more})()
+        raised = type(error["name"], (base,), {"__str__": lambda _: text, "__repr__": lambda _: shown, **more})()
     raised.add_note(f"In the worker process:\n{error['traceback']}")
-    raise raised
+    return raised

@@ -45,13 +45,14 @@ def listening_pool(
     num_local: int = 0,
     silence_seconds: float = 60.0,
     timeout_seconds: float = 60.0,
+    host: str = "127.0.0.1",
     port: int = 0,
     key: str = KEY,
     tls: ssl.SSLContext | None = None,
     runs_dir: Path = Path("runs"),
 ) -> WorkerPool:
     listening = Listening(
-        address=Address("127.0.0.1", port),
+        address=Address(host, port),
         key=key.encode(),
         files=list_files(Path(code["folder"]) / "recipe.toml", runs_dir),
         timeout_seconds=timeout_seconds,

@@ -335,6 +335,16 @@ def test_an_address_in_use_is_an_error_with_what_to_do() -> None:
         asyncio.run(pool.aclose())
 
 
+def test_an_address_of_another_machine_is_an_error_with_what_to_do() -> None:
+    pool = listening_pool(CODE, Announced(), host="203.0.113.7")
+    with pytest.raises(
+        ServiceError, match=r"Check that '203\.0\.113\.7' is an address or a name of this machine"
+    ) as raised:
+        asyncio.run(pool.wait_until_ready())
+    assert "another port" not in str(raised.value)
+    asyncio.run(pool.aclose())
+
+
 def test_local_and_connected_workers_share_the_episodes(tmp_path: Path) -> None:
     async def main(pool: WorkerPool, address: str) -> None:
         first = await open_environment(pool)
