@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
@@ -24,6 +25,8 @@ from ray.util.scheduling_strategies import (  # pyright: ignore[reportMissingImp
 from sparring.runtime.server_process import ServerProcess, ServerSpec
 
 MAX_ACTOR_RESTARTS = 5
+CLOSE_SECONDS = 30.0
+"""The longest time that stopping all servers may take."""
 READ_BYTES = 2**20
 """The largest part of a server's output that one request returns."""
 
@@ -145,6 +148,10 @@ def main() -> None:
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
     finally:
+        # Without its head, a cluster may never answer.
+        deadline = threading.Timer(CLOSE_SECONDS, os._exit, (1,))
+        deadline.daemon = True
+        deadline.start()
         driver.close()
 
 

@@ -30,7 +30,7 @@ CONNECT_SECONDS = 120.0
 """The longest time that connecting to the cluster may take."""
 PLACE_SECONDS = 300.0
 """The longest time to wait until the cluster has the resources for all servers."""
-ANSWER_SECONDS = 60.0
+ANSWER_SECONDS = 20.0
 """The longest time that any other request may take."""
 LOG_SECONDS = 2.0
 """The time between two copies of the servers' new output."""

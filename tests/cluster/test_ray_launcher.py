@@ -111,7 +111,7 @@ def test_the_end_of_the_cluster_is_an_error_and_not_the_end_of_this_process(tmp_
         launcher = RayLauncher(address, tmp_path / "ray")
         (server,) = launcher.start([SERVER], [tmp_path / "server.log"])
         wait_until_ready([server], "for a test", lambda line: None, seconds=60.0)
-    wait_until(lambda: not server.is_ready(), seconds=90.0)  # the actor notices the end of its node
+    wait_until(lambda: not server.is_ready(), seconds=240.0)  # the actor notices the end of its node
     with pytest.raises(ServiceError, match=r"the Ray cluster at"):
         server.exit_code()
     launcher.close()

@@ -55,7 +55,7 @@ def test_a_run_whose_cluster_is_lost_ends_and_continues_later(tmp_path: Path) ->
             time.sleep(0.1)
     finally:
         cluster.kill()
-    assert process.wait(180) == ServiceError.exit_code, log.read_text("utf-8")[-2000:]
+    assert process.wait(300) == ServiceError.exit_code, log.read_text("utf-8")[-2000:]
     assert "resume the run from its last checkpoint" in log.read_text("utf-8")
     done = count_steps(run)
 
