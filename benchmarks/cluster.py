@@ -156,9 +156,9 @@ class Cluster:
 
 
 @contextmanager
-def start_cluster() -> Iterator[str]:
+def start_cluster(port: int = PORT) -> Iterator[str]:
     """Start a Ray head on this machine, and yield its address."""
-    cluster = Cluster()
+    cluster = Cluster(port)
     try:
         yield cluster.address
     finally:

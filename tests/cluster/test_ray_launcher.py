@@ -17,7 +17,7 @@ from sparring.runtime.server_process import ServerSpec, wait_until_ready
 if not os.environ.get("SPARRING_TEST_CLUSTER"):
     pytest.skip("needs Ray, which `make cluster` installs", allow_module_level=True)
 
-from benchmarks.cluster import CPUS, start_cluster
+from benchmarks.cluster import CPUS, PORT, start_cluster
 from sparring.runtime.ray_launcher import RayLauncher
 
 PROGRAM = (
@@ -107,11 +107,11 @@ def test_a_cluster_that_does_not_exist_is_reported(tmp_path: Path) -> None:
 
 
 def test_the_end_of_the_cluster_is_an_error_and_not_the_end_of_this_process(tmp_path: Path) -> None:
-    with start_cluster() as address:
+    with start_cluster(PORT + 1) as address:  # another one than that of the other tests
         launcher = RayLauncher(address, tmp_path / "ray")
         (server,) = launcher.start([SERVER], [tmp_path / "server.log"])
         wait_until_ready([server], "for a test", lambda line: None, seconds=60.0)
-    wait_until(lambda: not server.is_ready(), seconds=240.0)  # the actor notices the end of its node
+    wait_until(lambda: not server.is_ready(), seconds=90.0)  # the actor notices the end of its node
     with pytest.raises(ServiceError, match=r"the Ray cluster at"):
         server.exit_code()
     launcher.close()
