@@ -38,7 +38,7 @@ def test_the_documented_commands_train_a_recipe_with_a_connected_worker(tmp_path
     with subprocess.Popen(
         [sys.executable, "-m", "sparring", *arguments, f"run.runs_dir={tmp_path / 'runs'}"],
         cwd=ROOT,
-        env={**os.environ, "SPARRING_API_KEY": KEY},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SPARRING_API_KEY": KEY},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
