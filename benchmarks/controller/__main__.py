@@ -293,6 +293,7 @@ def main() -> int:
             for size in sizes:
                 one = measure(way, size, steps, smoke=arguments.smoke)
                 found.setdefault((way, size), []).append(one)
+                print(f"{way}, {size} sessions: {one['a turn, ms']:.2f} ms a turn", file=sys.stderr, flush=True)
     rows: list[dict[str, Any]] = [
         {"agents": way, "sessions": size, **{key: median(one[key] for one in runs) for key in runs[0]}}
         for (way, size), runs in found.items()
