@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,12 +20,9 @@ from sparring.gateway.queue import WorkQueue
 from sparring.gateway.report import EpisodeReport
 from sparring.gateway.versions import Versions
 from sparring.protocols import Chat
+from sparring.runtime.garbage import spare_loaded_objects
 from sparring.sessions import AnySession
 from sparring.types import Sampling
-
-_GC_THRESHOLD = 20_000
-"""The number of new objects between two garbage collections. A request creates hundreds of objects and frees them
-without cycles, so Python's default of 700 would cause several collections per request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +59,7 @@ class Listener:
         self._port = port
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._garbage = contextlib.ExitStack()
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:
@@ -85,10 +82,7 @@ class Listener:
                 f"{self._host}:{self._port} cannot be bound: {error}. Choose another port, or 0 for a free port."
             ) from error
         self._port = bound.getsockname()[1]
-        # Objects that are already loaded stay. Visiting them at every collection would cost more than the requests.
-        gc.freeze()
-        self._gc_threshold = gc.get_threshold()
-        gc.set_threshold(_GC_THRESHOLD, *self._gc_threshold[1:])
+        self._garbage.enter_context(spare_loaded_objects())
         config = uvicorn.Config(
             self._app,
             log_level="warning",
@@ -108,8 +102,7 @@ class Listener:
             self._server.should_exit = True
             await self._serving
             self._serving = None
-            gc.set_threshold(*self._gc_threshold)
-            gc.unfreeze()
+            self._garbage.close()
 
     @property
     def base_url(self) -> str:

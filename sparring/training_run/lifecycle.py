@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -140,6 +141,7 @@ async def _train(loaded: LoadedRun[TrainingParts], start: Start, console: Consol
     try:
         copier = await _open_copier(loaded, start, console)
         _record_status(folder, tracker, "running")
+        gc.collect()
         with _watchdog(loaded, console), spare_loaded_objects():
             run = TrainingRun(loaded, start, tracker=tracker, console=console, copier=copier, stop=stop)
             result = await run.train()

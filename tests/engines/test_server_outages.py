@@ -201,3 +201,41 @@ def test_a_proxy_is_not_used_for_a_server_of_this_machine(tmp_path: Path, monkey
         return await served.engine.sample(ask())
 
     assert len(run(tmp_path, scenario).token_ids) == 6
+
+
+def test_requests_that_wait_for_a_server_share_its_checks() -> None:
+    checks, watched = 0, asyncio.Event()
+
+    async def is_healthy() -> bool:
+        nonlocal checks
+        checks += 1
+        await asyncio.sleep(0.2)
+        watched.set()
+        return True
+
+    async def wait(one: watch.Watch) -> None:
+        async with one.request():
+            await watched.wait()
+
+    async def scenario() -> None:
+        one = watch.Watch(is_healthy)
+        await asyncio.gather(*(wait(one) for _ in range(100)))
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+    assert checks == 1
+
+
+def test_every_request_notices_that_a_server_stopped() -> None:
+    async def is_healthy() -> bool:
+        return False
+
+    async def wait(one: watch.Watch) -> None:
+        async with one.request():
+            await asyncio.sleep(30)
+
+    async def scenario() -> list[BaseException | None]:
+        one = watch.Watch(is_healthy)
+        return await asyncio.gather(*(wait(one) for _ in range(20)), return_exceptions=True)
+
+    ends = asyncio.run(asyncio.wait_for(scenario(), 10))
+    assert all(isinstance(end, TimeoutError) for end in ends)

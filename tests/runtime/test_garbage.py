@@ -3,7 +3,7 @@
 import gc
 import weakref
 
-from sparring.runtime.garbage import spare_loaded_objects
+from sparring.runtime.garbage import NEW_OBJECTS, spare_loaded_objects
 
 
 class Node:
@@ -28,3 +28,15 @@ def test_objects_that_exist_are_left_out_and_later_ones_are_collected() -> None:
         assert later() is None
     assert gc.get_freeze_count() == 0
     assert is_collected(loaded)
+
+
+def test_an_inner_context_leaves_what_the_outer_one_spares() -> None:
+    loaded, thresholds = Node(), gc.get_threshold()
+    with spare_loaded_objects():
+        assert gc.get_threshold()[0] == NEW_OBJECTS
+        with spare_loaded_objects():
+            pass
+        assert not is_collected(loaded)
+        assert gc.get_threshold()[0] == NEW_OBJECTS
+    assert is_collected(loaded)
+    assert gc.get_threshold() == thresholds

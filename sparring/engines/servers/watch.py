@@ -25,6 +25,8 @@ class Watch:
         self._is_healthy = is_healthy
         self._answered = -math.inf
         """The monotonic time of the last answer to a request or a check."""
+        self._check: asyncio.Task[bool] | None = None
+        """The check that runs, if there is one. All waiting requests share it."""
 
     @asynccontextmanager
     async def request(self) -> AsyncIterator[None]:
@@ -49,6 +51,11 @@ class Watch:
         """Return whether the server has answered another request or check since the last one, or answers a check."""
         if time.monotonic() - self._answered < WATCH_SECONDS:
             return True
+        if self._check is None or self._check.done():
+            self._check = asyncio.create_task(self._ask())
+        return await asyncio.shield(self._check)
+
+    async def _ask(self) -> bool:
         is_healthy = await self._is_healthy()
         if is_healthy:
             self._answered = time.monotonic()
