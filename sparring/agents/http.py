@@ -26,7 +26,7 @@ from sparring.errors import (
     UsageError,
 )
 from sparring.runtime.clock import SYSTEM_CLOCK, Clock
-from sparring.runtime.connections import open_connections
+from sparring.runtime.connections import Client
 from sparring.sessions import AnySession
 from sparring.types import Json, Outcome, Reward, Sampling, Task
 
@@ -183,11 +183,10 @@ class HttpAgent:
         self._is_healthy = False
         # Only the episode's timeout limits the duration of an answer, and only the slots limit the number of
         # connections.
-        self._client = httpx.AsyncClient(
+        self._client = Client(
+            url,
             headers={"content-type": "application/json", **(headers or {})},
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=None),
-            transport=open_connections(url),
         )
 
     async def play(self, task: Task, session: AnySession) -> AgentResult:

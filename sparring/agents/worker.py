@@ -33,7 +33,7 @@ import httpx
 
 from sparring.agents.http import Answer, read_answer
 from sparring.errors import InfrastructureError, ServiceError, SparringError, UsageError
-from sparring.runtime.connections import open_connections
+from sparring.runtime.connections import Client
 from sparring.runtime.logs import get_logger
 from sparring.runtime.plugins import load_object
 from sparring.types import Json
@@ -90,10 +90,7 @@ class Worker:
         self._play = play
         self._headers = {"authorization": f"Bearer {key}"}
         self._patience_seconds = patience_seconds
-        # A pool of httpx has at most 100 connections by default, so that at most 100 episodes could run.
-        self._client = client or httpx.AsyncClient(
-            timeout=httpx.Timeout(_POLL_SECONDS + 40.0, connect=10.0), transport=open_connections(self._endpoint)
-        )
+        self._client = client or Client(self._endpoint, timeout=httpx.Timeout(_POLL_SECONDS + 40.0, connect=10.0))
         self._clock = clock
         self._sleep = sleep
         self._rng = rng or random.Random()

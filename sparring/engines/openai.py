@@ -23,7 +23,7 @@ from sparring.chat.messages import canonical_json
 from sparring.errors import ContextOverflow, DataError, InfrastructureError, PolicyTimeout, ServiceError
 from sparring.metering.usage import count_request, endpoint_name
 from sparring.protocols import DeltaCallback
-from sparring.runtime.connections import open_connections
+from sparring.runtime.connections import Client
 from sparring.types import (
     EngineCapabilities,
     Json,
@@ -103,11 +103,10 @@ class OpenAIEngine:
         self._rng = rng or random.Random()
         self._token_limit = "max_tokens"
         # The deadline limits the duration of an answer, and the slots limit the number of connections.
-        self._client = httpx.AsyncClient(
+        self._client = Client(
+            base_url,
             headers={"authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=max_concurrency),
-            transport=open_connections(base_url),
         )
 
     @property

@@ -18,7 +18,7 @@ import httpx
 from sparring.errors import InfrastructureError, ServiceError
 from sparring.models.tensor_files import write_weights
 from sparring.protocols import TokenCallback
-from sparring.runtime.connections import open_connections
+from sparring.runtime.connections import Client
 from sparring.runtime.remote import (
     CONNECT_SECONDS,
     SILENCE_SECONDS,
@@ -190,12 +190,7 @@ class _Channel:
         check_protocol(self.hello, self.where, "engine")
         self.capabilities = from_json(EngineCapabilities, self.hello["capabilities"])
         self.max_context_tokens = int(self.hello["max_context_tokens"])
-        self._client = httpx.AsyncClient(
-            headers=headers,
-            timeout=timeout,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-            transport=open_connections(base_url),
-        )
+        self._client = Client(base_url, headers=headers, timeout=timeout)
         self._announced: list[tuple[str, bool]] = []
         """The sessions that were opened or closed, in order, and that the server does not know about yet."""
         self._flushing = asyncio.Lock()

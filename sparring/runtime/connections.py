@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import cast, final
+from typing import Any, cast, final
 from urllib.request import getproxies
 
 import httpx
@@ -12,10 +12,27 @@ import httpx
 from sparring.runtime.remote import needs_proxy
 
 
-def open_connections(url: str, *, keepalive_expiry: float | None = 5.0) -> Connections | None:
-    """Return the transport of a client of this address, or None if the client must use the environment's proxy. An idle
-    connection is kept for `keepalive_expiry` seconds."""
-    return None if needs_proxy(url) and getproxies() else Connections(keepalive_expiry=keepalive_expiry)
+class Client(httpx.AsyncClient):
+    """A client for many requests at the same time to one address.
+
+    Requests use `Connections`, or the environment's proxy if the address needs it. An answer that was read is freed as soon
+    as nothing uses it: httpx makes a cycle of an answer and its stream, so that the contents of thousands of answers would
+    wait for a garbage collection.
+    """
+
+    def __init__(self, url: str, *, keepalive_expiry: float = 5.0, **options: Any) -> None:
+        """Pass the options of httpx.AsyncClient. An idle connection is kept for `keepalive_expiry` seconds."""
+        uses_proxy = needs_proxy(url) and getproxies()
+        transport = None if uses_proxy else Connections(keepalive_expiry=keepalive_expiry)
+        # These are the limits of a client that uses a proxy. `Connections` has no limit.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=keepalive_expiry)
+        super().__init__(limits=limits, transport=transport, **options)
+
+    async def send(self, request: httpx.Request, *, stream: bool = False, **options: Any) -> httpx.Response:
+        response = await super().send(request, stream=stream, **options)
+        if not stream:
+            del response.stream
+        return response
 
 
 @final

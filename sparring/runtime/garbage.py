@@ -6,9 +6,10 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-NEW_OBJECTS = 20_000
+NEW_OBJECTS = 100_000
 """The number of new objects between two garbage collections. A turn or a request creates thousands of objects and frees
-them without cycles, so Python's default of 700 would cause several collections for each of them."""
+them without cycles. With Python's default of 700, and thousands of turns at the same time, collections would visit the
+objects of each turn again and again."""
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """A client with `Connections` has one connection for each request at the same time, and uses it again."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 
 import httpx
@@ -11,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from sparring.gateway.server import Listener
-from sparring.runtime.connections import Connections, open_connections
+from sparring.runtime.connections import Client, Connections
 
 
 def served(work: Callable[[httpx.AsyncClient, Connections], Awaitable[None]]) -> set[tuple[str, int]]:
@@ -27,9 +29,9 @@ def served(work: Callable[[httpx.AsyncClient, Connections], Awaitable[None]]) ->
     async def run() -> None:
         listener = Listener(Starlette(routes=[Route("/", answer)]), "127.0.0.1", 0)
         await listener.start()
-        connections = open_connections(listener.base_url)
-        assert connections is not None
-        async with httpx.AsyncClient(base_url=listener.base_url.removesuffix("/v1"), transport=connections) as client:
+        async with Client(listener.base_url, base_url=listener.base_url.removesuffix("/v1")) as client:
+            connections = client._transport
+            assert isinstance(connections, Connections)
             await work(client, connections)
         await listener.stop()
 
@@ -62,8 +64,23 @@ def test_a_cancelled_request_and_a_stream_that_is_not_read_give_their_connection
     served(work)
 
 
+def test_an_answer_is_freed_as_soon_as_nothing_uses_it() -> None:
+    async def work(client: httpx.AsyncClient, connections: Connections) -> None:
+        answer = await client.get("/", params={"seconds": 0})
+        assert answer.text == "answer"
+        freed = weakref.ref(answer)
+        del answer
+        assert freed() is None
+
+    gc.disable()
+    try:
+        served(work)
+    finally:
+        gc.enable()
+
+
 def test_a_client_that_needs_a_proxy_gets_no_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
-    assert open_connections("http://node1:8000") is None
-    assert open_connections("http://127.0.0.1:8000") is not None
+    assert not isinstance(Client("http://node1:8000")._transport, Connections)
+    assert isinstance(Client("http://127.0.0.1:8000")._transport, Connections)
     monkeypatch.delenv("HTTP_PROXY")

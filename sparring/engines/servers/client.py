@@ -22,7 +22,7 @@ import httpx
 from sparring.engines.servers.watch import CHECK_SECONDS, Stopwatch, Watch
 from sparring.errors import ConstraintError, DataError, InfrastructureError, ServiceError
 from sparring.protocols import TokenCallback
-from sparring.runtime.connections import open_connections
+from sparring.runtime.connections import Client
 from sparring.runtime.remote import CONNECT_SECONDS, headers_of, needs_proxy, unreachable
 from sparring.types import Json, SampleRequest, Sampling
 
@@ -199,14 +199,12 @@ class ServerClient:
         self._mode: Mode = mode
         self._how_to_start = kind.how_to_start[mode]
         self.base = _check_server(self._base_url, kind, self._headers, mode)
-        self._client = httpx.AsyncClient(
+        self._client = Client(
+            self._base_url,
+            keepalive_expiry=IDLE_SECONDS,
             base_url=self._base_url,
             headers=self._headers,
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
-            limits=httpx.Limits(
-                max_connections=None, max_keepalive_connections=max_running, keepalive_expiry=IDLE_SECONDS
-            ),
-            transport=open_connections(self._base_url, keepalive_expiry=IDLE_SECONDS),
             trust_env=needs_proxy(self._base_url),
         )
         self._adapters: set[str] = set()
