@@ -44,6 +44,10 @@ PATIENCE_SECONDS = 10.0
 class Processes(Protocol):
     """The processes of ranks that were started for a group."""
 
+    def find_url(self, number: int) -> str:
+        """Return the current address of a rank, which changes if it was started again on another machine."""
+        ...
+
     def close(self) -> None:
         """End all of them."""
         ...
@@ -105,6 +109,8 @@ class GroupLearner:
         try:
             for url in urls:
                 self._ranks.append(self._connect(url))
+            self._urls = [rank.base_url for rank in self._ranks]
+            """The addresses of all ranks, also of the lost ones."""
             identities = self._retry(lambda: self._on_all(_identify))
             if len(set(identities)) > 1:
                 shown = "; ".join(f"{rank.base_url}: {one}" for rank, one in zip(self._ranks, identities, strict=True))
@@ -344,10 +350,13 @@ class GroupLearner:
             )
 
     def _reach(self, url: str) -> None:
-        """Wait until a lost rank answers, or the group is closed."""
+        """Wait until a lost rank answers, maybe at another address, or the group is closed."""
+        number = self._urls.index(url)
         while not self._is_closed.wait(RETRY_SECONDS):
             with suppress(ServiceError):
-                self._returned.put(self._connect(url))
+                rank = self._connect(url if self._processes is None else self._processes.find_url(number))
+                self._urls[number] = rank.base_url
+                self._returned.put(rank)
                 return
 
     def _take_back(self) -> None:
