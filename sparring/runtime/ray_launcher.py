@@ -104,6 +104,8 @@ class RayLauncher:
                 self._driver.wait(ANSWER_SECONDS)
             except subprocess.TimeoutExpired:
                 self._driver.kill()
+                with suppress(subprocess.TimeoutExpired):
+                    self._driver.wait(ANSWER_SECONDS)
             if self._driver.stdout is not None:
                 self._driver.stdout.close()
 
