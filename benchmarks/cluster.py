@@ -123,13 +123,21 @@ def _require() -> None:
 
 
 class Cluster:
-    """A Ray head on this machine."""
+    """A Ray head on this machine, and further nodes with other loopback addresses."""
 
-    def __init__(self, port: int = PORT) -> None:
+    def __init__(self, port: int = PORT, num_cpus: int = CPUS) -> None:
         """Start it, and wait until it answers."""
         self.address = f"127.0.0.1:{port}"
-        ray = Path(sys.executable).parent / "ray"
-        options = ["--port", str(port), "--num-cpus", str(CPUS), "--include-dashboard=false", "--disable-usage-stats"]
+        self._ray = ray = Path(sys.executable).parent / "ray"
+        self._nodes: list[subprocess.Popen[bytes]] = []
+        options = [
+            "--port",
+            str(port),
+            "--num-cpus",
+            str(num_cpus),
+            "--include-dashboard=false",
+            "--disable-usage-stats",
+        ]
         self._folder = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp")  # the paths of its sockets must be short
         self._head = subprocess.Popen(
             [str(ray), "start", "--head", "--block", "--temp-dir", self._folder.name, *options],
@@ -144,15 +152,36 @@ class Cluster:
                 raise SystemExit("the Ray head did not start within 120 s")
             time.sleep(1)
 
+    def add_node(self, host: str, num_cpus: int) -> None:
+        options = ["--address", self.address, "--node-ip-address", host, "--num-cpus", str(num_cpus), "--block"]
+        self._nodes.append(
+            subprocess.Popen(
+                [str(self._ray), "start", *options, "--disable-usage-stats"],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
+
+    def kill_node(self, host: str) -> None:
+        """End all processes of a node, as if its machine were lost."""
+        self._kill_processes(host)
+
     def kill(self) -> None:
-        """End all processes of the head and of this node. They name its folder in their arguments."""
-        self._head.kill()
-        self._head.wait()
+        """End all processes of the head and of all nodes."""
+        for process in (self._head, *self._nodes):
+            process.kill()
+            process.wait()
+        self._kill_processes("")
+        self._folder.cleanup()
+
+    def _kill_processes(self, host: str) -> None:
+        """End the processes that name the folder of the head, and the address of a node, in their arguments."""
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if self._folder.name.encode() in (entry / "cmdline").read_bytes():
+                arguments = (entry / "cmdline").read_bytes()
+                if self._folder.name.encode() in arguments and host.encode() in arguments:
                     os.kill(int(entry.name), signal.SIGKILL)
-        self._folder.cleanup()
 
 
 @contextmanager

@@ -119,6 +119,86 @@ def test_a_place_file_that_contradicts_itself_is_refused(tmp_path: Path) -> None
     assert "key@host" not in str(found)
 
 
+RANKS = "[learner]\ntype = 'group'\nnum_ranks = 2\nmin_ranks = 3\n"
+ADDRESS = "[launch]\nray_address = 'head:6379'\n"
+CLUSTER = "[launch]\non = 'ray'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "message"),
+    [
+        (
+            "[learner]\ntype = 'group'\nbase_urls = ['http://a:1', 'http://b:1']\nnum_ranks = 2\nmin_ranks = 3\n",
+            "learner.min_ranks",
+            "the group has only 2 ranks",
+        ),
+        (
+            f"{CLUSTER}[engine]\ntype = 'torch'\n[learner]\ntype = 'here'\n[environment]\nworkers = 0\n",
+            "launch.on",
+            "nothing is started there",
+        ),
+        (f"{ADDRESS}on = 'processes'\n", "launch.ray_address", "launch.on in a place file"),
+    ],
+    ids=["ranks", "cluster", "address"],
+)
+def test_settings_of_a_place_file_that_exclude_each_other_are_problems_of_this_file(
+    tmp_path: Path, text: str, key: str, message: str
+) -> None:
+    assert message in problems_of(tmp_path, text)[key]
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "recipe_text"),
+    [
+        (RANKS, "learner.min_ranks", "[learner]\ntype = 'group'\nnum_ranks = 4\n"),
+        (ADDRESS, "launch.ray_address", "[run]\nname = 'a'\n"),
+        (CLUSTER, "launch.on", "[run]\nname = 'a'\n"),
+    ],
+    ids=["ranks", "address", "cluster"],
+)
+def test_settings_of_a_place_file_that_need_others_than_the_defaults_are_problems_of_this_file(
+    tmp_path: Path, text: str, key: str, recipe_text: str
+) -> None:
+    recipe, place = write(tmp_path / "recipe.toml", RECIPE + recipe_text), write(tmp_path / "place.toml", text)
+    with pytest.raises(ConfigError) as refused:
+        read_place(place).overrides(recipe)
+    assert [problem.key for problem in refused.value.problems] == [key]
+    assert f"in {place}:" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "recipe_text", "key"),
+    [
+        (RANKS, ["learner.min_ranks=4"], "", "learner.min_ranks"),
+        (CLUSTER, [], "[environment]\nworkers = 0\n", "run.launcher"),
+        (ADDRESS, ["run.launcher=processes"], "", "run.ray_address"),
+    ],
+    ids=["changed", "in the recipe", "changed to the default"],
+)
+def test_settings_of_a_place_file_that_conflict_with_others_are_problems_of_both(
+    tmp_path: Path, text: str, changes: list[str], recipe_text: str, key: str
+) -> None:
+    needed = RECIPE.replace("[environment]\n", recipe_text or "[environment]\n")
+    recipe, place = write(tmp_path / "recipe.toml", needed), write(tmp_path / "place.toml", text)
+    overrides = [*read_place(place).overrides(recipe, changes), *changes]
+    with pytest.raises(ConfigError) as refused:
+        load_config(recipe, overrides)
+    assert key in [problem.key for problem in refused.value.problems]
+
+
+def test_a_place_file_with_an_endpoint_may_name_the_device_of_a_learner(tmp_path: Path) -> None:
+    text = "[engine]\ntype = 'openai'\nbase_url = 'http://a/v1'\nmodel = 'm'\n[learner]\ndevice = 'cpu'\n"
+    recipe = write(tmp_path / "recipe.toml", RECIPE)
+    place = read_place(write(tmp_path / "place.toml", text))
+    assert "model.device" not in str(place.overrides(recipe))
+
+
+def test_a_cluster_serves_a_recipe_that_starts_something_there(tmp_path: Path) -> None:
+    recipe = write(tmp_path / "recipe.toml", RECIPE.replace("[environment]\n", "[environment]\nworkers = 2\n"))
+    place = read_place(write(tmp_path / "place.toml", CLUSTER))
+    assert load_config(recipe, place.overrides(recipe)).run.launcher == "ray"
+
+
 def test_a_place_file_may_name_a_learner_elsewhere(tmp_path: Path) -> None:
     recipe = write(tmp_path / "recipe.toml", RECIPE)
     place = write(tmp_path / "place.toml", "[learner]\ntype = 'remote'\nbase_url = 'http://host:8200'\n")

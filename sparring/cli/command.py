@@ -42,7 +42,7 @@ _results: ContextVar[TextIO | None] = ContextVar("results", default=None)
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
 
-_NO_ACCESS = frozenset({errno.EACCES, errno.EPERM, errno.EIO})
+_NO_ACCESS = frozenset({errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN})
 
 
 _WRONG_KIND = {

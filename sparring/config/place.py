@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -26,7 +26,8 @@ import tomli_w
 from pydantic import ValidationError
 
 from sparring.config.recipe import described, merge, read_recipe, read_toml
-from sparring.config.rules import find_unread
+from sparring.config.rules import RULES, UNREAD, find_unread
+from sparring.config.rules.conflict import ConfigRule
 from sparring.config.rules.engine import invalid_endpoint, keys_of_other_engines, keys_of_other_learners
 from sparring.config.rules.episodes import invalid_listening
 from sparring.config.sections import LISTEN_KEYS, Config, EngineSection, LearnerSection, section_class
@@ -51,6 +52,8 @@ PLACES: Mapping[str, str] = {
 }
 """The keys of a place file, each with the recipe key that it sets."""
 PLACE_KEYS = frozenset(PLACES.values())
+_IGNORED = frozenset(UNREAD) - {keys_of_other_engines, keys_of_other_learners}
+"""The rules about keys that a place file may set although nothing reads them."""
 _LOCATION = frozenset({"run.name", "run.runs_dir"})
 """Settings that name the run and its folder."""
 
@@ -68,7 +71,8 @@ class Place:
         """Return the settings that the recipe reads after `changes`, as overrides that go before `changes`.
 
         One place file serves many recipes. A recipe ignores settings that it does not read: without a gateway, for
-        example, it ignores the gateway's address.
+        example, it ignores the gateway's address. Raises ConfigError if settings of the place file conflict with each other
+        or with defaults, and not only with settings of the recipe or of `changes`.
         """
         tables = read_recipe(recipe)
         kept = dict(self.settings)
@@ -82,8 +86,14 @@ class Place:
                 return written  # `load_config` reports this problem of the recipe
             unread = find_unread(config) & kept.keys()
             if not unread:
-                return written
+                break
             kept = {key: value for key, value in kept.items() if key not in unread}
+        changed = {change.partition("=")[0].strip() for change in changes}
+        others = _flat(tables).keys() - kept.keys() | changed
+        problems = _conflicts(config, kept.keys() - changed, PLACE_KEYS - others)
+        if problems:
+            raise ConfigError(problems, str(self.path))
+        return written
 
 
 def read_place(path: Path) -> Place:
@@ -161,7 +171,7 @@ def _refusal(name: str) -> str:
 
 
 def _invalid(settings: Mapping[str, Any]) -> list[ConfigProblem]:
-    """Return a problem for each invalid value and each key that the engine of the place file does not read.
+    """Return a problem for each invalid value, and for each conflict between settings of the place file.
 
     The problems name the keys of the place file.
     """
@@ -174,12 +184,24 @@ def _invalid(settings: Mapping[str, Any]) -> list[ConfigProblem]:
     except ValidationError as error:
         problems = [described(detail) for detail in error.errors()]
     else:
-        conflicts = [
-            *invalid_endpoint(config),
-            *invalid_listening(config),
-            *(keys_of_other_engines(config) if "engine.type" in settings else ()),
-            *(keys_of_other_learners(config) if "learner.type" in settings else ()),
-        ]
-        problems = [ConfigProblem(key, message) for key, message, _ in conflicts]
+        return _conflicts(config, settings.keys(), settings.keys(), (invalid_endpoint, invalid_listening))
+    return _with_place_keys(problems)
+
+
+def _conflicts(
+    config: Config, given: Container[str], known: Container[str], certain: Container[ConfigRule] = ()
+) -> list[ConfigProblem]:
+    """Return the conflicts of `given` keys that depend only on `known` keys, and all conflicts of `certain` rules. The
+    problems name the keys of the place file."""
+    return _with_place_keys(
+        ConfigProblem(key, message)
+        for rule in RULES
+        if rule not in _IGNORED
+        for key, message, reads in rule(config)
+        if rule in certain or (key in given and all(one in known for one in reads))
+    )
+
+
+def _with_place_keys(problems: Iterable[ConfigProblem]) -> list[ConfigProblem]:
     by_recipe_key = {recipe_key: place_key for place_key, recipe_key in PLACES.items()}
     return [ConfigProblem(by_recipe_key.get(one.key, one.key), one.message) for one in problems]

@@ -11,6 +11,8 @@ from sparring.errors import DiskError
 from sparring.models.tensor_files import write_weights
 from sparring.types import Json, Weights
 
+SHARED_ADVICE = "Check that its file system is mounted, can be written and has space, and resume the run."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterShape:
@@ -21,14 +23,14 @@ class AdapterShape:
 
 
 def write_adapter(weights: Weights, shape: AdapterShape, folder: Path) -> None:
-    """Write adapter_config.json and adapter_model.safetensors into a new folder.
+    """Write adapter_config.json and adapter_model.safetensors into a new folder. Its parent must exist.
 
     The folder gets its final name when both files are complete. The adapter's own name, `default`, is removed from the
     names of the tensors, as PEFT's `save_pretrained` does. Raises DiskError.
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
-        unfinished.mkdir(parents=True)
+        unfinished.mkdir()
         write_weights(weights, unfinished / "weights")
         renamed = _rename_tensors(unfinished / "weights", unfinished / "adapter_model.safetensors")
         (unfinished / "weights").unlink()
@@ -37,9 +39,7 @@ def write_adapter(weights: Weights, shape: AdapterShape, folder: Path) -> None:
         unfinished.rename(folder)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
-        raise DiskError(
-            f"the adapter {folder} cannot be written: {error}. Free space, or choose another folder."
-        ) from error
+        raise DiskError(f"the adapter {folder} cannot be written: {error}. {SHARED_ADVICE}") from error
 
 
 def _peft_config(shape: AdapterShape, *, targets: list[str]) -> dict[str, Json]:

@@ -57,13 +57,17 @@ class TensorFile(Mapping[str, Any]):
 
 
 def write_weights(weights: Weights, path: Path) -> None:
-    """Write weights as one safetensors file."""
+    """Write weights as one safetensors file. Raises OSError."""
     if isinstance(weights.tensors, TensorFile):
         shutil.copyfile(weights.tensors.path, path)
         return
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.tensors.items()}, path)
+    try:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.tensors.items()}, path)
+    except SafetensorError as error:  # such as "I/O error: No space left on device"
+        raise OSError(str(error)) from error
 
 
 def num_bytes(weights: Weights) -> int:

@@ -18,7 +18,13 @@ class Server(Protocol):
         ...
 
     @property
-    def url(self) -> str: ...
+    def url(self) -> str:
+        """The last known address."""
+        ...
+
+    def find_url(self) -> str:
+        """Return the current address, which changes if the server is started again on another machine."""
+        ...
 
     @property
     def log(self) -> Path:

@@ -104,6 +104,8 @@ class RayLauncher:
                 self._driver.wait(ANSWER_SECONDS)
             except subprocess.TimeoutExpired:
                 self._driver.kill()
+                with suppress(subprocess.TimeoutExpired):
+                    self._driver.wait(ANSWER_SECONDS)
             if self._driver.stdout is not None:
                 self._driver.stdout.close()
 
@@ -155,7 +157,12 @@ class RayServer:
         self._launcher, self._number, self._offset = launcher, number, 0
         self._lock = threading.Lock()
         self.url = str(self._describe()["url"])
-        self._ready_url, self._headers = f"{self.url}{spec.ready_path}", spec.headers
+        self._ready_path, self._headers = spec.ready_path, spec.headers
+
+    def find_url(self) -> str:
+        with suppress(ServiceError):  # the actor may be starting again
+            self.url = str(self._describe()["url"])
+        return self.url
 
     @property
     def process_id(self) -> int:
@@ -172,7 +179,7 @@ class RayServer:
         return code
 
     def is_ready(self) -> bool:
-        return answers(self._ready_url, self._headers)
+        return answers(f"{self.url}{self._ready_path}", self._headers)
 
     def restart_when_it_ends(self) -> None:
         self._launcher.ask("restart_when_it_ends", server=self._number)

@@ -85,6 +85,9 @@ class ServerProcess:
     def process_id(self) -> int:
         return self._process.pid
 
+    def find_url(self) -> str:
+        return self.url
+
     def exit_code(self) -> int | None:
         return self._process.poll()
 

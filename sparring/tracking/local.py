@@ -67,7 +67,8 @@ class LocalTracker:
         target = artifact_path(self._path, name)
 
         def write() -> None:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            for parent in list(target.relative_to(self._path.resolve()).parents)[-2::-1]:
+                (self._path / parent).mkdir(exist_ok=True)
             # Readers see the whole file or nothing.
             temporary = target.with_name(f".{target.name}.tmp")
             temporary.write_bytes(encode(content, indent=True) + b"\n")
@@ -172,7 +173,7 @@ def _append(path: Path, line: bytes) -> None:
 
 
 def _replace(path: Path, lines: Iterator[bytes]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)  # never the run folder, which may be gone
     # The file is renamed when it is complete, so that readers never see part of it.
     temporary = path.with_name(f".{path.name}.part")
     with temporary.open("wb") as file:

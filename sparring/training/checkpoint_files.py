@@ -50,7 +50,7 @@ def write(
     temporary = directory / f".{target.name}.tmp"
     replaced = directory / f".{target.name}{_REPLACED}"
     if not directory.exists():
-        directory.mkdir(parents=True)
+        directory.mkdir()
         _sync(directory.parent)
     if target.exists():
         # A checkpoint that was being replaced when the process died still counts until the new one exists.

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -35,12 +35,18 @@ RETRY_SECONDS = 2.0
 """The time between two attempts to reach a lost rank."""
 RANK_SECONDS = 300.0
 """How long a rank waits for the others in a collective operation. A closed connection ends it at once."""
+FAILURE_SECONDS = 5.0
+"""How long the computations of other ranks may still take after one has failed by itself."""
 PATIENCE_SECONDS = 10.0
 """How long a rank may be unreachable before it counts as lost."""
 
 
 class Processes(Protocol):
     """The processes of ranks that were started for a group."""
+
+    def find_url(self, number: int) -> str:
+        """Return the current address of a rank, which changes if it was started again on another machine."""
+        ...
 
     def close(self) -> None:
         """End all of them."""
@@ -103,6 +109,8 @@ class GroupLearner:
         try:
             for url in urls:
                 self._ranks.append(self._connect(url))
+            self._urls = [rank.base_url for rank in self._ranks]
+            """The addresses of all ranks, also of the lost ones."""
             identities = self._retry(lambda: self._on_all(_identify))
             if len(set(identities)) > 1:
                 shown = "; ".join(f"{rank.base_url}: {one}" for rank, one in zip(self._ranks, identities, strict=True))
@@ -276,8 +284,8 @@ class GroupLearner:
         for rank, share in zip(self._ranks, shares or [None] * len(self._ranks), strict=True):
             context = contextvars.copy_context() if is_cancellable else contextvars.Context()
             futures.append(self._pool.submit(context.run, compute, rank, share))
-        wait(futures)
-        errors = [error for future in futures if (error := future.exception()) is not None]
+        self._wait_for(futures)
+        errors = [error for future in futures if future.done() and (error := future.exception()) is not None]
         lost = [error for error in errors if isinstance(error, ServiceError)]
         for error in errors:
             if not isinstance(error, ServiceError | Cancelled):
@@ -290,6 +298,16 @@ class GroupLearner:
         if lost:
             self._drop_lost_ranks(str(lost[0]))
         return [future.result() for future in futures if future.exception() is None]
+
+    def _wait_for(self, futures: Sequence[Future[Any]]) -> None:
+        """Wait for the computations of all ranks. If one fails by itself, the others may wait for it in a collective
+        operation, so they get only `FAILURE_SECONDS` more."""
+        waiting = set(futures)
+        while waiting:
+            done, waiting = wait(waiting, return_when=FIRST_EXCEPTION)
+            if any(_failed_by_itself(rank, one) for rank, one in zip(self._ranks, futures, strict=True) if one in done):
+                wait(waiting, FAILURE_SECONDS)
+                return
 
     def _drop_lost_ranks(self, reason: str, *, may_repeat: bool = False) -> None:
         """Keep the ranks that answer. They form a new group before the next computation. Raises ServiceError if too few
@@ -332,10 +350,13 @@ class GroupLearner:
             )
 
     def _reach(self, url: str) -> None:
-        """Wait until a lost rank answers, or the group is closed."""
+        """Wait until a lost rank answers, maybe at another address, or the group is closed."""
+        number = self._urls.index(url)
         while not self._is_closed.wait(RETRY_SECONDS):
             with suppress(ServiceError):
-                self._returned.put(self._connect(url))
+                rank = self._connect(url if self._processes is None else self._processes.find_url(number))
+                self._urls[number] = rank.base_url
+                self._returned.put(rank)
                 return
 
     def _take_back(self) -> None:
@@ -383,6 +404,13 @@ class _RankLost(ServiceError):
 
 def _identify(rank: RemoteLearner, _: object = None) -> str:
     return rank.run("identify")
+
+
+def _failed_by_itself(rank: RemoteLearner, computation: Future[Any]) -> bool:
+    """Return whether a computation has failed because of its rank, which still answers, and not because of another one."""
+    error = computation.exception()
+    is_of_others = isinstance(error, Cancelled) or LOST_RANK in str(error) or NO_ANSWER in str(error)
+    return error is not None and not is_of_others and rank.is_alive()
 
 
 def _step_of(learning_rate: float) -> Callable[[RemoteLearner, Any], tuple[dict[str, float], str]]:

@@ -73,6 +73,10 @@ class StartedRanks:
     def urls(self) -> list[str]:
         return [one.url for one in self._servers]
 
+    def find_url(self, number: int) -> str:
+        """Return the current address of a rank."""
+        return self._servers[number].find_url()
+
     @property
     def process_ids(self) -> list[int]:
         """The ids of the running processes that keep the ranks."""

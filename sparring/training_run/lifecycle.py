@@ -152,7 +152,9 @@ async def _train(loaded: LoadedRun[TrainingParts], start: Start, console: Consol
         # A status that cannot be written must not hide the reason why the run ended.
         with suppress(OSError):
             reason = None if is_stopped else str(error)
-            _record_status(folder, tracker, "stopped" if is_stopped else "failed", reason=reason)
+            if RunFolder.is_run(folder.path):  # otherwise its file system may be gone
+                folder.set_status("stopped" if is_stopped else "failed", reason=reason)
+            tracker.log_status("stopped" if is_stopped else "failed", reason=reason)
         raise
     finally:
         await asyncio.to_thread(tracker.close)

@@ -41,6 +41,7 @@ from sparring.rollouts.actions import StateVisits
 from sparring.rollouts.resumption import Kept
 from sparring.run_folders import RunFolder
 from sparring.run_folders.history import History
+from sparring.run_folders.presence import Presence
 from sparring.run_folders.run_folder import WARM_START
 from sparring.run_folders.stored import RESUMED, read_rows
 from sparring.runtime.cancellable import Cancelled
@@ -117,6 +118,7 @@ class TrainingRun:
         self._saver = Saver(parts.learner, parts.ledger, folder, schedule=config.schedule, say=console.announced)
         trials = build_trials(config, parts.recipe_dir, loop=asyncio.get_running_loop())
         history = History(success_threshold=config.evaluation.success_threshold, trials=trials)
+        self._presence = Presence(loaded.path)
         self._watch = DetectorRunner(history, parts.detectors)
         self._tracker = FanOut([tracker, self._watch])
         self._state_visits = StateVisits()
@@ -129,8 +131,17 @@ class TrainingRun:
         """Train to the end and save the last step.
 
         Raises GateError if a detector or the first validation ends the run, DiskError if the last checkpoint cannot be
-        written, and the errors of environments and services.
+        written, ServiceError if the run's folder is gone, and the errors of environments and services.
         """
+        try:
+            result = await self._train()
+        except Exception:
+            self._presence.require()  # the cause of many other errors
+            raise
+        self._presence.require()
+        return result
+
+    async def _train(self) -> TrainResult:
         await self.restore()
         if not await self._prepare_weights():
             return self._result(step=0, seconds=0.0)
@@ -215,7 +226,8 @@ class TrainingRun:
         )
 
     async def save(self, step: int) -> None:
-        """Save a checkpoint if one is due, and record the step as done."""
+        """Save a checkpoint if one is due, and record the step as done. Raises ServiceError if the run's folder is gone."""
+        self._presence.require()
         losses = self._scheduler.budget.finding(step), self._parts.collector.losses.finding(step)
         copy = self._copier.finding(step) if self._copier is not None else None
         for finding in (*losses, copy, await asyncio.to_thread(self._saver.shortage, step)):

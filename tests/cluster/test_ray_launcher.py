@@ -17,7 +17,7 @@ from sparring.runtime.server_process import ServerSpec, wait_until_ready
 if not os.environ.get("SPARRING_TEST_CLUSTER"):
     pytest.skip("needs Ray, which `make cluster` installs", allow_module_level=True)
 
-from benchmarks.cluster import CPUS, PORT, start_cluster
+from benchmarks.cluster import CPUS, PORT, Cluster, start_cluster
 from sparring.runtime.ray_launcher import RayLauncher
 
 PROGRAM = (
@@ -115,3 +115,21 @@ def test_the_end_of_the_cluster_is_an_error_and_not_the_end_of_this_process(tmp_
     with pytest.raises(ServiceError, match=r"the Ray cluster at"):
         server.exit_code()
     launcher.close()
+
+
+def test_a_server_of_a_node_that_is_lost_comes_back_on_another_one(tmp_path: Path) -> None:
+    cluster = Cluster(PORT + 2, num_cpus=0)
+    try:
+        cluster.add_node("127.0.0.2", num_cpus=2)
+        launcher = RayLauncher(cluster.address, tmp_path / "ray")
+        (server,) = launcher.start([SERVER], [tmp_path / "server.log"])
+        wait_until_ready([server], "for a test", lambda line: None, seconds=60.0)
+        before = server.url
+        assert before.startswith("http://127.0.0.2:")
+        cluster.add_node("127.0.0.3", num_cpus=2)
+        cluster.kill_node("127.0.0.2")
+        wait_until(lambda: server.find_url() != before and server.is_ready(), seconds=180.0)
+        assert server.url.startswith("http://127.0.0.3:")
+        launcher.close()
+    finally:
+        cluster.kill()

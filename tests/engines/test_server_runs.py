@@ -1,4 +1,4 @@
-"""A training run that samples with servers, one of which stops in the middle of it."""
+"""A training run that samples with servers, one of which stops in the middle of it, or whose folder of weights is gone."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import sparring
 from sparring.assembly.policies import load_policy
 from sparring.config import load_config
 from sparring.engines.torch_engine import TorchEngine
+from sparring.errors import DiskError
 from sparring.gateway.server import Listener
 from sparring.ledger import DiscardReason, Ledger
 from sparring.run_folders import RunFolder
@@ -45,8 +46,8 @@ NUM_TURNS = 20
 
 
 @contextmanager
-def sglang_servers() -> Iterator[list[str]]:
-    """Yield the addresses of two servers with the recipe's base model."""
+def sglang_servers(num_turns: int = NUM_TURNS) -> Iterator[list[str]]:
+    """Yield the addresses of two servers with the recipe's base model. The first one stops after `num_turns`."""
     policy = load_policy(load_config(RECIPE, SETTINGS), RECIPE)
     urls: list[str] = []
     is_ready, loop, ended = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
@@ -59,7 +60,7 @@ def sglang_servers() -> Iterator[list[str]]:
             await listener.start()
             urls.append(listener.base_url.removesuffix("/v1"))
         is_ready.set()
-        while servers[0].num_turns < NUM_TURNS and not ended.is_set():  # noqa: ASYNC110 - the count has no event
+        while servers[0].num_turns < num_turns and not ended.is_set():  # noqa: ASYNC110 - the count has no event
             await asyncio.sleep(0.05)
         # It stops while it holds a turn.
         servers[0].faults["seconds"] = 60.0
@@ -109,3 +110,46 @@ def test_a_run_with_sglang_servers_trains_although_one_of_them_stops(
     # Groups that had started for a step after the last one are the only rollouts that were not trained on.
     assert counts["discarded"] == counts.get(f"discarded/{DiscardReason.OPERATOR_CANCEL}", 0)
     assert len(versions) > 1
+
+
+def test_a_run_whose_folder_of_adapters_is_gone_ends_and_is_resumed_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparring.engines.servers.engine._FIRST_PAUSE_SECONDS", 0.01)
+    torch.set_num_threads(1)
+    shared = tmp_path / "shared"
+    ended = threading.Event()
+
+    def lose_folder() -> None:
+        metrics = tmp_path / "runs" / "run" / "metrics.jsonl"
+        while not (metrics.exists() and "training/num_trajectories" in metrics.read_text("utf-8")):
+            if ended.wait(0.01):
+                return
+        shared.rename(tmp_path / "elsewhere")
+
+    with sglang_servers(num_turns=10**9) as urls:
+        place = [f"engine.base_urls={urls}", "engine.type=sglang", f"engine.adapters_dir={shared}"]
+        changes = [*SETTINGS, *place, "schedule.save_every=1", f"run.runs_dir={tmp_path / 'runs'}"]
+        thread = threading.Thread(target=lose_folder)
+        thread.start()
+        try:
+            trainer = sparring.MultiTurnRLTrainer(RECIPE, overrides=changes, name="run", check=False, quiet=True)
+            with trainer, pytest.raises(DiskError, match="its file system is mounted") as error:
+                trainer.train()
+        finally:
+            ended.set()
+            thread.join()
+        assert error.value.exit_code == 4
+        assert str(shared) in str(error.value)
+        assert not shared.exists()
+        run = RunFolder(tmp_path / "runs" / "run")
+        assert run.status()["status"] == "failed"
+
+        (tmp_path / "elsewhere").rename(shared)
+        with sparring.MultiTurnRLTrainer.attach(run.path, quiet=True) as trainer:
+            result = trainer.train(resume=True)
+    assert result is not None
+    assert (result.status, result.step) == ("completed", 4)
+    with Ledger(run.ledger) as ledger:
+        assert ledger.verify(max_steps_off_policy=2) == []
+        assert sorted(ledger.consumed()) == [1, 2, 3, 4]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import resource
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,7 +21,15 @@ from sparring.engines.servers.client import ServerKind
 from sparring.engines.servers.engine import ServersEngine
 from sparring.engines.servers.sglang import SGLANG
 from sparring.engines.servers.vllm import VLLM, remove_bias
-from sparring.errors import ConfigError, ConstraintError, DataError, InfrastructureError, PolicyTimeout, ServiceError
+from sparring.errors import (
+    ConfigError,
+    ConstraintError,
+    DataError,
+    DiskError,
+    InfrastructureError,
+    PolicyTimeout,
+    ServiceError,
+)
 from sparring.gateway.server import Listener
 from sparring.models.adapter_files import write_adapter
 from sparring.training.handshake import Handshake
@@ -118,6 +128,70 @@ def test_an_adapter_folder_is_what_peft_reads(tmp_path: Path) -> None:
     assert load_file(tmp_path / "adapter" / "adapter_model.safetensors").keys() == {
         name.replace(".default", "") for name in FIRST.tensors
     }
+
+
+@pytest.mark.parametrize("has_adapters", [True, False], ids=["adapters", "all weights"])
+def test_weights_cannot_be_written_while_their_folder_is_gone(tmp_path: Path, has_adapters: bool) -> None:
+    async def scenario(served: Served) -> tuple[str, bool, Completion, Completion]:
+        weights = SECOND if has_adapters else weights_of(2)
+        await served.engine.sample(ask())
+        served.folder.rename(tmp_path / "elsewhere")
+        with pytest.raises(DiskError) as error:
+            await served.engine.load_weights(weights, 1)
+        is_recreated = served.folder.exists()
+        during = await served.engine.sample(ask())
+        (tmp_path / "elsewhere").rename(served.folder)
+        await served.engine.load_weights(weights, 2)
+        return str(error.value), is_recreated, during, await served.engine.sample(ask())
+
+    message, is_recreated, during, after = run(tmp_path, scenario, has_adapters=has_adapters)
+    assert str(tmp_path / "run") in message
+    assert "its file system is mounted" in message
+    assert not is_recreated  # on a disk that the servers do not see
+    assert (during.versions[0][0], after.versions[0][0]) == (0, 2)
+
+
+@pytest.mark.parametrize("has_adapters", [True, False], ids=["adapters", "all weights"])
+def test_weights_that_do_not_fit_their_disk_are_a_disk_error_and_leave_nothing(
+    tmp_path: Path, has_adapters: bool
+) -> None:
+    async def scenario(served: Served) -> tuple[str, list[str], list[str]]:
+        before = sorted(path.name for path in served.folder.iterdir())
+        limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+        try:
+            with pytest.raises(DiskError) as error:
+                await served.engine.load_weights(SECOND if has_adapters else weights_of(2), 1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, handler)
+        return str(error.value), before, sorted(path.name for path in served.folder.iterdir())
+
+    message, before, after = run(tmp_path, scenario, has_adapters=has_adapters)
+    assert "File too large" in message
+    assert "has space" in message
+    assert before == after
+
+
+def test_a_server_that_cannot_read_the_folder_any_more_is_left_out(tmp_path: Path) -> None:
+    async def scenario(served: Served) -> tuple[set[int], int, Mapping[str, float], str]:
+        for session in "ab":
+            await served.engine.sample(ask(session_id=session))
+        # vLLM answers 404 if there is no such folder.
+        served.servers[0].faults["/v1/load_lora_adapter"] = 404
+        await served.engine.load_weights(SECOND, 1)
+        before = served.servers[0].num_turns
+        turns = [await served.engine.sample(ask(session_id=session)) for session in "abc"]
+        num_turns, metrics = served.servers[0].num_turns - before, served.engine.metrics()
+        served.servers[1].faults["/v1/load_lora_adapter"] = 404
+        with pytest.raises(ServiceError) as error:
+            await served.engine.load_weights(FIRST, 2)
+        return {one.versions[0][0] for one in turns}, num_turns, metrics, str(error.value)
+
+    versions, num_turns, metrics, message = run(tmp_path, scenario, number=2)
+    assert (versions, num_turns, metrics["engine/servers_up"]) == ({1}, 0, 0.5)
+    assert "no vLLM server loaded the weights" in message
+    assert "It must read this folder" in message
 
 
 def test_a_turn_that_runs_keeps_its_adapter_and_an_unused_adapter_is_removed(tmp_path: Path, kind: Kind) -> None:

@@ -33,8 +33,7 @@ TURN_SECONDS = 3600.0
 """The longest time for which a server may send nothing during a turn without a deadline."""
 FIRST_SECONDS = 120.0
 """The longest time that a server may take for its first answer, which takes longer than later ones."""
-REST_SECONDS = 5.0
-LONGEST_REST_SECONDS = 60.0
+REST_SECONDS, LONGEST_REST_SECONDS = 5.0, 60.0
 """How long a server that failed gets no turns while another one answers: after the first failure, and at most."""
 HEALTH_SECONDS = 5.0
 IDLE_SECONDS = 2.0
@@ -211,7 +210,7 @@ class ServerClient:
         self._weights: str | None = None
         """With all weights: the name of those that the server has, or None if it may have others."""
         self._sent: set[str] = set()
-        """With all weights: the names of those that this client has loaded."""
+        """The names of all weights that this client has loaded."""
         self._loading = asyncio.Lock()
         self._watch = Watch(lambda: self.is_healthy(CHECK_SECONDS))
         self.paused = Stopwatch()
@@ -387,10 +386,11 @@ class ServerClient:
                     f"{self.where} cannot load the adapter {folder} (status {response.status_code}: {response.text[:300]}). "
                     f"It must read this folder, and have the adapter's rank; {self._how_to_start}"
                 )
-                if _may_pass(response.status_code) and not self._kind.refuses_adapter(response.text):
-                    raise self._failed(problem)
-                raise ServiceError(f"{problem}.")
+                is_final = not _may_pass(response.status_code) or self._kind.refuses_adapter(response.text)
+                # If it has loaded one before, it can no longer read the folder, and others may.
+                raise ServiceError(f"{problem}.") if is_final and not self._sent else self._failed(problem)
             self._adapters.add(name)
+            self._sent.add(name)
 
     async def unload_adapter(self, name: str) -> None:
         """Unload an adapter if this server has it. A server that does not answer keeps it."""
@@ -448,7 +448,7 @@ class ServerClient:
                 f"{response.text[:300]}). It must read the file of the weights; {self._how_to_start}"
             )
             # With this text, vLLM reports an exception of the back end.
-            is_refused = "collective_rpc method failed" in response.text
+            is_refused = "collective_rpc method failed" in response.text and not self._sent
             raise ServiceError(f"{problem}.") if is_refused else self._failed(problem)
 
     async def is_healthy(self, seconds: float = HEALTH_SECONDS) -> bool:

@@ -32,7 +32,7 @@ from sparring.errors import (
     PolicyTimeout,
     ServiceError,
 )
-from sparring.models.adapter_files import AdapterShape, write_adapter
+from sparring.models.adapter_files import SHARED_ADVICE, AdapterShape, write_adapter
 from sparring.models.tensor_files import write_weights
 from sparring.protocols import TokenCallback
 from sparring.types import Completion, EngineCapabilities, SampleRequest, StopReason, Weights
@@ -275,13 +275,18 @@ class _Pool:
         is_temporary: bool,
         patience_seconds: float,
     ) -> None:
-        """`patience_seconds` is how long a request is repeated at least, because servers that ended start again."""
+        """Create the folder. `patience_seconds` is how long a request is repeated at least, because servers that ended start
+        again. Raises DiskError."""
         models = {server.base.source: server for server in servers}
         if len(models) > 1:
             found = ", ".join(f"{one.where}: {name}" for name, one in models.items())
             raise ServiceError(
                 f"the {kind.name} servers serve different models: {found}. Serve the recipe's base model on each."
             )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DiskError(f"the folder of the weights cannot be created: {error}. Choose another one.") from error
         self._all, self._servers = tuple(servers), tuple(servers)
         """All servers, and those that have not been taken out."""
         self._shape, self._folder, self._is_temporary = shape, folder, is_temporary
@@ -565,13 +570,11 @@ class _Attempts:
 def _write_all_weights(weights: Weights, folder: Path) -> None:
     """Write the file that a server loads. Raises DiskError."""
     try:
-        folder.mkdir(parents=True)
+        folder.mkdir()
         write_weights(weights, folder / WEIGHTS_FILE)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
-        raise DiskError(
-            f"the weights {folder} cannot be written: {error}. Free space, or choose another folder."
-        ) from error
+        raise DiskError(f"the weights {folder} cannot be written: {error}. {SHARED_ADVICE}") from error
 
 
 def _compare_servers(scores: Mapping[str, list[float]]) -> None:
