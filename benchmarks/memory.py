@@ -92,7 +92,6 @@ WAYS: Mapping[str, tuple[str, ...]] = {
     "0.1B, two ranks": (*WITHOUT, *RANKS),
     "0.1B, two ranks divide the weights": (*RANKS, "learner.shard_weights=true"),
     "tiny": LEAN,
-    "tiny, two ranks": RANKS,
     "tiny, two ranks divide the weights": (*RANKS, "learner.shard_weights=true"),
 }
 """The settings of each row, keyed by the row's name (its shape and its variant): the settings of a recipe, or those

@@ -73,9 +73,8 @@ def test_ranks_that_divide_a_frozen_base_by_hand() -> None:
     assert "fragmentation" not in lines_of(Contents(num_ranks=1), is_cuda=False, **divided)
     # With 100 layers, a rank needs most before it has given away its parts of the model: 59,288 parameters.
     deep = shape_from_config("deep", {**TINY, "num_hidden_layers": 100})
-    loading = lines_of(
-        Contents(num_ranks=4), deep, is_cuda=False, max_sequence_length=1, microbatch_tokens=1, **divided
-    )
+    short = {**divided, "lora_rank": 1, "max_sequence_length": 1, "microbatch_tokens": 1}
+    loading = lines_of(Contents(num_ranks=4), deep, is_cuda=False, **short)
     assert loading["weights"] + loading["rest of the weights while they are loaded"] == 4 * 2 * 59288
     assert "gathered layers" not in loading
 
@@ -240,6 +239,16 @@ def test_the_command_shows_a_table_for_each_kind_of_gpu(tmp_path: Path) -> None:
         code, shown = plan_command(model, *arguments)
         assert code == 2
         assert expected in shown
+
+
+def test_the_example_of_the_docs_is_what_the_command_shows() -> None:
+    page = (ROOT / "docs" / "planning.md").read_text("utf-8")
+    example = page.partition("```text\n")[2].partition("```")[0]
+    _, shown = plan_command("model.name=Qwen/Qwen3-8B", "--on", str(ROOT / "deploy/gpu-node.toml"), "--gpu", "H100:8")
+    plain = " ".join(re.sub("[^\\x00-\\x7f]", " ", shown).split())
+    lines = [" ".join(line.split()) for line in example.splitlines()]
+    assert len(lines) == 19
+    assert [line for line in lines if line not in plain] == []
 
 
 def documented_commands() -> list[str]:
