@@ -252,13 +252,14 @@ def test_the_example_of_the_docs_is_what_the_command_shows() -> None:
 
 
 def documented_commands() -> list[str]:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    lines = [line.partition("#")[0].strip() for page in pages for line in page.read_text("utf-8").splitlines()]
-    return [line for line in lines if re.match(r"sparring plan .*--gpu", line)]
+    """Return the commands that plan for a GPU, in blocks and within sentences."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "deploy").glob("*.toml"))]
+    found = (re.findall(r"sparring plan [^`\n]*--gpu [^`#\n]*", page.read_text("utf-8")) for page in pages)
+    return [command.strip() for commands in found for command in commands]
 
 
 def test_there_are_documented_commands() -> None:
-    assert len(documented_commands()) >= 3
+    assert len(documented_commands()) >= 6
 
 
 @pytest.mark.parametrize("command", documented_commands())
