@@ -3,7 +3,8 @@ process.
 
 The model has random weights, and an engine with a small cache holds the first version. The learner takes one step on two
 sequences, each a microbatch of its own: gradient, optimizer and export. The peak is the value that the kernel reports
-(VmHWM). `--shapes` selects some of the shapes. The largest one takes the most time.
+(VmHWM). With two ranks, the learner is a group of two processes, each of which gets two sequences, and the peak is that of the
+rank that needs more. `--shapes` selects some of the shapes. The largest one takes the most time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,9 +22,12 @@ from typing import Any
 
 from benchmarks.report import options, report
 from sparring.config import Config, validate
+from sparring.config.recipe import resolved_toml
+from sparring.types import TrainingBatch
 
 LEAN = ("model.base_precision=bf16", "model.lora_merged=false", "optimizer.activation_checkpointing=true")
 WITHOUT = ("optimizer.activation_checkpointing=false",)
+RANKS = ("learner.type=group", "learner.num_ranks=2")
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "0.1B": {
         "hidden_size": 576,
@@ -84,18 +89,22 @@ WAYS: Mapping[str, tuple[str, ...]] = {
     "0.5B": LEAN,
     "0.6B": ("optimizer.activation_checkpointing=true",),
     "1B": LEAN,
+    "0.1B, two ranks": (*WITHOUT, *RANKS),
+    "0.1B, two ranks divide the weights": (*RANKS, "learner.shard_weights=true"),
     "tiny": LEAN,
+    "tiny, two ranks divide the weights": (*RANKS, "learner.shard_weights=true"),
 }
 """The settings of each row, keyed by the row's name (its shape and its variant): the settings of a recipe, or those
 that take the least memory."""
 LIMIT_GIB = {"1B": 12}
 TOKENS = 2048
-FACTORS = (7, 5)
-"""A different text for each microbatch. The second one shows how much freed memory the allocator cannot use again."""
+FACTORS = (7, 5, 11, 13)
+"""A different text for each microbatch of all ranks. The second one of a rank shows how much freed memory the allocator
+cannot use again."""
 TOLERANCE = 0.1
 
 
-def build_config(way: str, tokens: int) -> Config:
+def build_config(way: str, tokens: int, *changes: str) -> Config:
     """Return the settings of one row of the table."""
     return validate(
         {},
@@ -110,8 +119,23 @@ def build_config(way: str, tokens: int) -> Config:
             f"optimizer.max_tokens_per_microbatch={tokens}",
             f"engine.kv_cache_tokens={tokens}",
             *WAYS[way],
+            *changes,
         ],
     )
+
+
+def build_sizes(way: str, tokens: int) -> dict[str, Any]:
+    """Return the sizes of the row's model, as in a transformers config."""
+    return {**SHAPES[way.partition(",")[0]], "tie_word_embeddings": True, "max_position_embeddings": tokens}
+
+
+def build_batch(vocab_size: int, tokens: int, *, num_sequences: int) -> TrainingBatch:
+    """Return sequences with as many tokens as a microbatch."""
+    from sparring.training.sequences import build_demonstration_batch
+
+    mask = [False] + [True] * (tokens - 1)
+    episodes = [[(factor * place + 11) % vocab_size for place in range(tokens)] for factor in FACTORS[:num_sequences]]
+    return build_demonstration_batch([(ids, mask) for ids in episodes])
 
 
 def measure(way: str, tokens: int) -> dict[str, float]:
@@ -126,10 +150,8 @@ def measure(way: str, tokens: int) -> dict[str, float]:
     from sparring.planning.plan import make_plan
     from sparring.planning.shapes import shape_from_config
     from sparring.training.learner import TorchLearner
-    from sparring.training.sequences import build_demonstration_batch
 
-    config = build_config(way, tokens)
-    sizes = {**SHAPES[way.partition(",")[0]], "tie_word_embeddings": True, "max_position_embeddings": tokens}
+    config, sizes = build_config(way, tokens), build_sizes(way, tokens)
     torch.set_num_threads(2)
     stored = "bf16" if config.model.base_precision == "bf16" else "fp32"
     torch.set_default_dtype(torch.bfloat16 if stored == "bf16" else torch.float32)
@@ -154,9 +176,7 @@ def measure(way: str, tokens: int) -> dict[str, float]:
         max_tokens_per_microbatch=tokens,
         activation_checkpointing=config.optimizer.activation_checkpointing is True,
     )
-    mask = [False] + [True] * (tokens - 1)
-    episodes = [[(factor * place + 11) % sizes["vocab_size"] for place in range(tokens)] for factor in FACTORS]
-    batch = build_demonstration_batch([(ids, mask) for ids in episodes])
+    batch = build_batch(sizes["vocab_size"], tokens, num_sequences=2)
     start = time.perf_counter()
     metrics = learner.forward_backward(batch, "cross_entropy", {})
     learner.optim_step(1e-5)
@@ -164,39 +184,98 @@ def measure(way: str, tokens: int) -> dict[str, float]:
     seconds = time.perf_counter() - start
     asyncio.run(engine.close())
     plan = make_plan(config, shape_from_config(way, sizes), this_machine(flops=1.0, bandwidth=1.0))
-    predicted = {line.name: line.bytes for line in plan.asked_lines}
     return {
         "peak": peak_bytes(),
-        "predicted": sum(predicted.values()),
+        "predicted": plan.fullest.asked_bytes,
         "seconds": seconds,
         "trained tokens": metrics["training/trained_tokens"],
     }
 
 
-def peak_bytes() -> float:
-    """Return the peak resident memory of this process so far."""
-    status = Path("/proc/self/status").read_text("ascii")
-    return 1024.0 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")))
+def measure_group(way: str, tokens: int) -> dict[str, float]:
+    """Take one step with ranks, which are started as a run does. Return the larger peak of a rank and the predicted one, both
+    in bytes, and the seconds of the step."""
+    from sparring.assembly.engines import ServerOptions, connect_group
+    from sparring.assembly.policies import load_policy
+    from sparring.planning.devices import this_machine
+    from sparring.planning.division import Contents
+    from sparring.planning.memory import memory_lines
+    from sparring.planning.plan import settings_of
+    from sparring.planning.shapes import shape_from_config
+    from sparring.run_folders.recipe_files import RUN_RECIPE
+    from sparring.runtime.keeper import list_descendants
+
+    sizes = build_sizes(way, tokens)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        config = build_config(way, tokens, f"model.name={folder / 'model'}")
+        # In a process of its own, whose memory does not count.
+        run_child(way, tokens, "--save", str(folder / "model"))
+        (folder / RUN_RECIPE).write_text(resolved_toml(config), "utf-8")
+        policy = load_policy(config, folder)
+        servers = ServerOptions(folder=folder / "engine", announce=lambda _: None)
+        learner = connect_group(config, policy, policy.snapshot(), servers)
+        try:
+            start = time.perf_counter()
+            batch = build_batch(sizes["vocab_size"], tokens, num_sequences=2 * config.learner.num_ranks)
+            metrics = learner.forward_backward(batch, "cross_entropy", {})
+            learner.optim_step(1e-5)
+            learner.export_weights()
+            seconds = time.perf_counter() - start
+            largest = max(map(peak_bytes, list_descendants()))
+        finally:
+            learner.close()
+    device = this_machine(flops=1.0, bandwidth=1.0)
+    rank = memory_lines(shape_from_config(way, sizes), settings_of(config, device), Contents(num_ranks=1))
+    return {
+        "peak": largest,
+        "predicted": sum(line.bytes for line in rank),
+        "seconds": seconds,
+        "trained tokens": metrics["training/trained_tokens"],
+    }
+
+
+def save_model(way: str, tokens: int, folder: Path) -> None:
+    """Write the row's model with random weights, and a tokenizer, which is not used."""
+    from sparring.models.small import random_llama, small_model
+
+    random_llama(0, build_sizes(way, tokens)).save_pretrained(folder)
+    small_model(0, ["text"])[1].save_pretrained(folder)
+
+
+def peak_bytes(process: int | str = "self") -> float:
+    """Return the peak resident memory of a process so far."""
+    status = Path(f"/proc/{process}/status").read_text("ascii")
+    lines = (line.split() for line in status.splitlines())
+    return 1024.0 * next((int(words[1]) for words in lines if words[0] == "VmHWM:"), 0)
 
 
 def run(way: str, tokens: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.memory", "--child", way, "--tokens", str(tokens)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(run_child(way, tokens).splitlines()[-1])
+
+
+def run_child(way: str, tokens: int, *options: str) -> str:
+    command = [sys.executable, "-m", "benchmarks.memory", "--child", way, "--tokens", str(tokens), *options]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = options(__doc__)
     parser.add_argument(
-        "--shapes", nargs="+", default=[way for way in WAYS if way != "tiny"], choices=list(WAYS), metavar="SHAPE"
+        "--shapes", nargs="+", default=[way for way in WAYS if "tiny" not in way], choices=list(WAYS), metavar="SHAPE"
     )
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of each microbatch, in one sequence")
     parser.add_argument("--child", choices=list(WAYS), help=argparse.SUPPRESS)
+    parser.add_argument("--save", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
-    if asked.child:
-        print(json.dumps(measure(asked.child, asked.tokens)))
+    if asked.save:
+        save_model(asked.child, asked.tokens, asked.save)
         return 0
-    ways, tokens = (["tiny"], 64) if asked.smoke else (asked.shapes, asked.tokens)
+    if asked.child:
+        measured = (measure_group if "ranks" in asked.child else measure)(asked.child, asked.tokens)
+        print(json.dumps(measured))
+        return 0
+    ways, tokens = ([way for way in WAYS if "tiny" in way], 64) if asked.smoke else (asked.shapes, asked.tokens)
     results = {way: run(way, tokens) for way in ways}
     figures, targets = dict[str, float](), dict[str, Mapping[str, float]]()
     for way, one in results.items():

@@ -93,7 +93,7 @@ def compare(
     counted = Episodes(per_step=episodes, steps=1, tokens=tokens, sampled=sampled, source="as measured")
     plan = make_plan(config, shape, device, counted)
     return measured, {
-        "peak memory, GB": sum(line.bytes for line in plan.asked_lines) / 1e9,
+        "peak memory, GB": plan.fullest.asked_bytes / 1e9,
         "seconds of sampling": plan.cost.sample_seconds,
         "seconds of learning": plan.cost.train_seconds,
     }

@@ -385,7 +385,7 @@ def test_a_plan_is_for_the_place(tmp_path: Path) -> None:
         json.loads(invoke("plan", ROOT / "recipes" / "quickstart", "--gpu", "H100:1", "--json", *on).stdout)
         for on in ((), ("--on", place))
     )
-    sizes = [one["lines"]["KV cache"] for one in (wide, narrow)]
+    sizes = [one["tables"][0]["lines"]["KV cache"] for one in (wide, narrow)]
     assert sizes[1] < sizes[0]
 
 

@@ -74,13 +74,13 @@ def measure_job(shape: str, builder: str, runs: str, device: str, settings: Sequ
     peak = max(
         (row["system/memory_device_bytes"] for row in _rows(run) if "system/memory_device_bytes" in row), default=0
     )
-    memory = {"peak memory, GB": peak / 1e9, "peak / plan": peak / plan.total_bytes} if peak else {}
+    memory = {"peak memory, GB": peak / 1e9, "peak / plan": peak / plan.fullest.bytes} if peak else {}
     return [
         {
             "shape": shape,
             "what": "LoRA run, sampler and learner on one device",
             "seconds": time.perf_counter() - began,
-            "planned memory, GB": plan.total_bytes / 1e9,
+            "planned memory, GB": plan.fullest.bytes / 1e9,
             **memory,
             **_of_steps(run),
         }

@@ -135,7 +135,13 @@ def _start_servers(config: Config, policy: Policy, folder: Path, servers: Server
 
 def _count_learner_gpus(config: Config) -> int:
     starts_ranks = config.learner.type == "group" and not config.learner.base_urls
-    return config.learner.num_ranks if starts_ranks and config.model.device.startswith("cuda") else 1
+    return config.learner.num_ranks if starts_ranks and _is_on_cuda(config) else 1
+
+
+def _is_on_cuda(config: Config) -> bool:
+    from sparring.models.precision import resolve_device
+
+    return resolve_device(config.model.device).startswith("cuda")
 
 
 def _find_base(name: str, policy: Policy, folder: Path) -> str:
@@ -210,13 +216,14 @@ def connect_learner(config: Config, weights: Weights) -> Learner:
     return _start_with(learner, weights)
 
 
-def connect_group(config: Config, weights: Weights, servers: ServerOptions) -> Learner:
+def connect_group(config: Config, policy: Policy | None, weights: Weights, servers: ServerOptions) -> Learner:
     """Return the recipe's group of learners, which starts with these weights and a new optimizer. Its ranks are started on this
-    machine unless the recipe names running ones. Raises the errors of `connect_learner`."""
+    machine unless the recipe names running ones. `policy` is the model if this process has loaded it. Raises the errors of
+    `connect_learner`."""
     from sparring.training.group import GroupLearner
 
     section = config.learner
-    local = None if section.base_urls else _start_ranks(config, servers)
+    local = None if section.base_urls else _start_ranks(config, policy, servers)
     learner = GroupLearner(
         section.base_urls if local is None else local.urls,
         api_key=key_from(section.api_key_env) if local is None else local.api_key,
@@ -237,12 +244,17 @@ def _start_with(learner: Learner, weights: Weights) -> Learner:
     return learner
 
 
-def _start_ranks(config: Config, servers: ServerOptions) -> StartedRanks:
+def _start_ranks(config: Config, policy: Policy | None, servers: ServerOptions) -> StartedRanks:
+    from sparring.planning.gate import needs_checkpointing
     from sparring.training.started_ranks import StartedRanks
 
     if servers.folder is None:
         raise ServiceError("the ranks of a learner are started only for a run, which has a folder.")
-    is_cuda = config.model.device.startswith("cuda")
+    is_cuda = _is_on_cuda(config)
+    checkpointing = config.optimizer.activation_checkpointing
+    if policy is not None and config.run.launcher == "processes":
+        # A rank that decides for itself does not count the others on this machine.
+        checkpointing = needs_checkpointing(config, policy.base.config.to_dict())
     threads = config.run.num_threads or max(1, (os.cpu_count() or 1) // config.learner.num_ranks)
     run = servers.folder.parent
     return StartedRanks(
@@ -253,7 +265,7 @@ def _start_ranks(config: Config, servers: ServerOptions) -> StartedRanks:
             f"run.num_threads={threads}",
             f"model.device={'cuda' if is_cuda else config.model.device}",
             f"optimizer.max_tokens_per_microbatch={config.optimizer.max_tokens_per_microbatch}",
-            f"optimizer.activation_checkpointing={str(config.optimizer.activation_checkpointing).lower()}",
+            f"optimizer.activation_checkpointing={str(checkpointing).lower()}",
         ],
         options=["--shard-weights"] if config.learner.shard_weights else [],
         num_ranks=config.learner.num_ranks,

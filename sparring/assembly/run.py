@@ -197,7 +197,7 @@ def load_training_parts(
         if config.learner.type == "remote":
             learner = connect_learner(config, rollout.initial_weights)
         elif not learns_here:
-            learner = connect_group(config, rollout.initial_weights, servers)
+            learner = connect_group(config, rollout.policy, rollout.initial_weights, servers)
         else:
             assert rollout.policy is not None, "the policy is loaded if the learner is in this process"
             learner = build_learner(config, rollout.policy, algorithm)

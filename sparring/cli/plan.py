@@ -12,6 +12,7 @@ from sparring.cli.command import Json, On, Overrides, app, print_json, read_plac
 from sparring.config import Config, load_config
 from sparring.errors import GateError
 from sparring.planning.devices import Device, parse_gpu, this_machine, with_price
+from sparring.planning.division import RUN, refuse_unused
 from sparring.planning.plan import Episodes, Plan, changes, longest_episodes, make_plan, settings_of, show_bytes
 from sparring.planning.resolve import require_shape
 from sparring.planning.shapes import ModelShape
@@ -25,7 +26,10 @@ def plan(
     overrides: Overrides = None,
     on: On = None,
     gpu: Annotated[
-        str | None, typer.Option(metavar="NAME[:1]", help="Plan for this GPU, such as H100:1, instead of this machine.")
+        str | None,
+        typer.Option(
+            metavar="NAME[:N]", help="Plan for N such GPUs (1 by default), such as H100:8, instead of this machine."
+        ),
     ] = None,
     episode_tokens: Annotated[
         int | None, typer.Option(min=1, help="Expected tokens per episode, including the prompt.")
@@ -38,7 +42,11 @@ def plan(
     placed = read_place_overrides(on, Path(recipe), overrides or ())
     config = load_config(Path(recipe), [*placed, *(overrides or ())])
     model = require_shape(config)
-    device = _calibrated(config, model) if gpu is None else parse_gpu(gpu)
+    if gpu is None:
+        device = _calibrated(config, model)
+    else:
+        device = parse_gpu(gpu)
+        refuse_unused(config, device)
     episodes = _expected_episodes(config, episode_tokens, sampled_tokens)
     made = make_plan(config, model, with_price(device, config.tracking.prices.get("hour")), episodes)
     if as_json:
@@ -65,14 +73,16 @@ def _expected_episodes(config: Config, tokens: int | None, sampled: int | None) 
 
 
 def show(made: Plan) -> None:
-    rows = [[line.name, show_bytes(line.bytes), line.key] for line in made.lines]
-    rows.append(["total", show_bytes(made.total_bytes), f"of {show_bytes(made.device.memory_bytes)}"])
-    Console().table(f"{made.model.name} on {made.device.name}", ["memory", "size", "set by"], rows)
+    for table in made.tables:
+        rows = [[line.name, show_bytes(line.bytes), line.key] for line in table.lines]
+        rows.append(["total", show_bytes(table.bytes), f"of {show_bytes(made.device.memory_bytes)}"])
+        contents = "" if made.tables[0].contents == RUN and len(made.tables) == 1 else f": {table.contents.name}"
+        Console().table(f"{made.model.name} on {made.device.name}{contents}", ["memory", "size", "set by"], rows)
     if made.chosen is not None and not made.fits:
         say(f"the table is for the settings that fit: {', '.join(changes(made.asked, made.chosen))}")
     if made.server_share is not None and made.fits:
         say(f"vLLM may use {made.server_share:.0%} of the GPU's memory, and the learner needs the rest")
-    if made.asked.checkpointing and made.fits:
+    if made.asked.checkpointing and not made.asked.shards_weights and made.fits:
         say("the recipe fits because activations are computed again (optimizer.activation_checkpointing)")
     cost, episodes = made.cost, made.episodes
     step = cost.sample_seconds + cost.train_seconds
@@ -80,7 +90,8 @@ def show(made: Plan) -> None:
         f"sampling {cost.sample_rate:,.0f} tokens/s, learning {cost.train_rate:,.0f} tokens/s; a step of {episodes.per_step} "
         f"episodes takes {step:,.0f} s ({cost.sample_seconds:,.0f} sampling, {cost.train_seconds:,.0f} learning)"
     )
-    money = "" if cost.money is None else f", {cost.money:,.2f} at {made.device.hourly_price:g} an hour"
+    number = f" for {made.device.num_devices} GPUs" if made.device.num_devices > 1 else ""
+    money = "" if cost.money is None else f", {cost.money:,.2f} at {made.device.hourly_price:g} an hour{number}"
     say(f"{episodes.steps} steps take {cost.hours:,.1f} hours{money}")
     say(f"confidence: {made.confidence}")
     say(f"rates: {made.device.source}")

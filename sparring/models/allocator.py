@@ -13,8 +13,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -3, -4, -8
 """The parameters of glibc's mallopt(3)."""
+LARGE_BLOCK = 2**20
+"""The least size in bytes of the blocks that `return_large_blocks` returns to the kernel."""
 
 
 def keep_freed_memory() -> None:
@@ -34,6 +36,19 @@ def keep_freed_memory() -> None:
     library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
     library.mallopt(M_TOP_PAD, 64 * 2**20)
     library.mallopt(M_ARENA_MAX, 1)
+
+
+def return_large_blocks() -> None:
+    """From now on, return each large block to the kernel as soon as it is freed. Do nothing with any other C library than
+    glibc.
+
+    This is for weights that are gathered layer by layer. Otherwise, the input of the next layer, which is kept, may take the
+    first part of the memory of a layer that was given up, and then the next layer does not fit into the rest: with SmolLM2-135M
+    in two parts, a step with 512 tokens took 1.9 GB instead of 1.0, in the same time.
+    """
+    library = _glibc()
+    if library is not None:
+        library.mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def return_freed_memory() -> None:

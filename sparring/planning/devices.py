@@ -44,7 +44,7 @@ class Device:
     layer_seconds: float = 0.0
     """The least time of one layer in a decoding step."""
     hourly_price: float | None = None
-    """The price of all devices in US dollars per hour; None for the user's own machine."""
+    """The price of all `num_devices` devices in US dollars per hour; None for the user's own machine."""
     num_devices: int = 1
     is_cuda: bool = True
     source: str = ""
@@ -77,20 +77,14 @@ GPUS = {
 
 
 def parse_gpu(text: str) -> Device:
-    """Return the device that `text` names, such as `H100` or `H100:1`.
-
-    Raises UsageError for an unknown name, and for several devices, because a plan is for one device.
-    """
-    match = re.fullmatch(r"([A-Za-z0-9]+)(?::(\d+))?", text)
+    """Return the devices that `text` names, such as `H100` or `H100:8`. Raises UsageError for an unknown name."""
+    match = re.fullmatch(r"([A-Za-z0-9]+)(?::([1-9]\d*))?", text)
     known = {name.lower(): device for name, device in GPUS.items()}
     device = known.get(match[1].lower()) if match else None
     if match is None or device is None:
         raise UsageError(f"--gpu {text!r} is not known; choose from {', '.join(GPUS)}, for example --gpu H100:1.")
-    if int(match[2] or 1) != 1:
-        raise UsageError(
-            f"--gpu {text!r} names {match[2]} devices, but sampler and learner share one device; use --gpu {device.name}:1."
-        )
-    return device
+    number = int(match[2] or 1)
+    return replace(device, num_devices=number, hourly_price=number * (device.hourly_price or 0.0))
 
 
 def this_machine(

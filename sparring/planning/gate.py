@@ -18,9 +18,9 @@ def refuse_too_large(config: Config) -> None:
     """Raise GateError if training needs more memory than this machine has.
 
     The message states the largest item and the necessary changes. Nothing is rejected if no plan is possible: for a
-    model of unknown size, and for an engine or learner that is already running elsewhere.
+    model of unknown size, for an engine or learner that is already running elsewhere, and for parts on a cluster.
     """
-    if not (config.engine.type == "torch" or config.starts_servers) or config.learner.type != "here":
+    if not _is_all_here(config):
         return
     shape = _known_shape(config.model.name)
     if shape is None:
@@ -30,9 +30,17 @@ def refuse_too_large(config: Config) -> None:
         raise GateError(f"{refusal} `sparring plan` shows all items; --no-check trains anyway.")
 
 
+def _is_all_here(config: Config) -> bool:
+    """Return whether all that samples and learns is started on this machine."""
+    starts_ranks = config.learner.type == "group" and not config.learner.base_urls
+    uses_cluster = config.run.launcher == "ray" and (config.starts_servers or starts_ranks)
+    samples_here = config.engine.type == "torch" or config.starts_servers
+    return samples_here and (config.learner.type == "here" or starts_ranks) and not uses_cluster
+
+
 def needs_checkpointing(config: Config, model: Mapping[str, Any]) -> bool:
-    """Return whether the learner recomputes activations. The recipe sets this; with `auto`, the learner recomputes them
-    if training does not fit otherwise.
+    """Return whether the learner, or each rank of a group, recomputes activations. The recipe sets this; with `auto`, they
+    are recomputed if training does not fit otherwise.
 
     `model` is the config of the loaded model. With `auto`, nothing is recomputed for a model whose sizes are not those
     of a decoder.

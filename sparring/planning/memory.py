@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from sparring.planning.division import RUN, Contents
 from sparring.planning.shapes import ATTENTION, MLP, LayerShape, ModelShape
 
 LOGIT_BYTES = {True: 256 * 2**20, False: 64 * 2**20}
@@ -32,7 +33,7 @@ SERVER_CACHE_BYTES = 2**30
 """The cache of a vLLM server on the CPU, which `engines.servers.processes` requests."""
 
 Sampler: TypeAlias = Literal["engine", "servers", "elsewhere"]
-"""What samples with the learner's device: the engine in its process, vLLM servers on the same device, or neither."""
+"""What samples: the engine in the process of the run, vLLM servers that the run starts, or what is running already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +57,19 @@ class Settings:
     lora_targets: tuple[str, ...] = ()
     lora_layers: int | None = None
     sampler: Sampler = "engine"
-    num_servers: int = 1
+    num_ranks: int | None = None
+    """The number of ranks that train the model together; None if the learner is in the process of the run."""
+    shards_weights: bool = False
+    """Whether the ranks divide the weights."""
     num_adapters: int = 1
     """The number of adapters that each server keeps."""
     returns_cache: bool = False
-    """Whether the engine returns the memory of its cache before the learner takes a step."""
+    """Whether the engine returns the memory of its cache before the learner takes a step in the same process."""
+
+    @property
+    def num_parts(self) -> int:
+        """The number of parts into which the weights are divided."""
+        return self.num_ranks or 1 if self.shards_weights else 1
 
     @property
     def tokens(self) -> int:
@@ -78,32 +87,111 @@ class Line:
     """The setting that changes this item most."""
 
 
-def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
-    """Return the items of the peak memory. The peak is reached during a learner step, while the engine or the servers keep
-    their weights and cache. If the engine returns its cache first, the items are those of sampling or of the learner step,
-    whichever takes more."""
-    joins_factors = settings.sampler == "engine" and not settings.is_merged and settings.lora_rank is not None
-    trained = trained_parameters(shape, settings)
-    weights = (
-        Line(name="weights", bytes=shape.parameters * settings.base_bytes, key="model.name"),
-        # In fp32: the trained numbers, a copy of their initial values, and a copy of the version that the engine
-        # samples with. An engine that does not merge the adapter joins its factors, in the precision of the products
-        # (1.5 times as many numbers for a Llama with an adapter on every matrix).
-        Line(
-            name="adapter and its versions" if settings.lora_rank else "master weights and versions",
-            bytes=(12 + 1.5 * settings.compute_bytes if joins_factors else 12) * trained,
-            key="model.lora_rank",
-        ),
-        # In fp32: the gradient and the two moments of AdamW.
-        Line(name="gradients and optimizer", bytes=12 * trained, key="model.lora_rank"),
-        *(_engine_weights(shape, settings) if settings.sampler == "engine" else ()),
-    )
-    sampling = {"engine": _cache_lines, "servers": _server_lines, "elsewhere": lambda shape, settings: ()}
-    cache, step = sampling[settings.sampler](shape, settings), _step_lines(shape, settings)
+def memory_lines(shape: ModelShape, settings: Settings, contents: Contents = RUN) -> tuple[Line, ...]:
+    """Return the items of a device's peak memory. The peak is reached during a learner step, while the engine or the servers
+    keep their weights and cache."""
+    lines: tuple[Line, ...] = ()
+    if contents.has_run and settings.num_ranks is None:
+        lines += _lines_of_one_process(shape, settings)
+    elif contents.has_run:
+        lines += _run_lines(shape, settings)
+    if contents.num_ranks:
+        lines += _rank_lines(shape, settings, contents.num_ranks)
+    if contents.num_servers:
+        lines += _server_lines(shape, settings, contents.num_servers)
+    return tuple(line for line in lines if line.bytes)
+
+
+def _lines_of_one_process(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
+    """Return what the process of the run needs if its learner is there. If the engine returns its cache first, the items are
+    those of sampling or of the learner step, whichever takes more."""
+    engine, cache = _engine_lines(shape, settings)
+    step = _step_lines(shape, settings)
     if settings.returns_cache:
         cache, step = (cache, ()) if _sum(cache) > _sum(step) else ((), step)
-    process = () if settings.is_cuda else (_process_line(shape, settings),)
-    return tuple(line for line in (*weights, *cache, *step, *process) if line.bytes)
+    return (
+        Line(name="weights", bytes=shape.parameters * settings.base_bytes, key="model.name"),
+        _versions_line(shape, settings),
+        _optimizer_line(shape, settings),
+        *engine,
+        *cache,
+        *step,
+        *_process_lines(shape, settings),
+    )
+
+
+def _run_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
+    """Return what the process of the run needs if its learner is a group: a model of its own, and the engine if it is
+    there."""
+    engine, cache = _engine_lines(shape, settings)
+    lines = (
+        Line(name="weights", bytes=shape.parameters * settings.base_bytes, key="model.name"),
+        _versions_line(shape, settings),
+        *engine,
+        *cache,
+        *_process_lines(shape, settings),
+    )
+    shared = {line.name for line in (*engine, *cache)}
+    return tuple(line if line.name in shared else replace(line, name=f"{line.name} of the run") for line in lines)
+
+
+def _rank_lines(shape: ModelShape, settings: Settings, number: int) -> tuple[Line, ...]:
+    """Return what `number` ranks need together. The peak is the step, or one of the moments when they need more: while they
+    load the model, add up their gradients, or copy the optimizer's state for a checkpoint."""
+    trained, parts = trained_parameters(shape, settings), settings.num_parts
+    shares_trained = parts > 1 and settings.lora_rank is None
+    weights, key = shape.parameters * settings.base_bytes, "learner.num_ranks"
+    # In fp32: the trained numbers and a copy for the run, or the fused matrices of the forward pass. With shards, rank 0 has
+    # the only copy, and a layer is fused while it is computed.
+    versions = replace(_versions_line(shape, settings), bytes=0 if shares_trained else 8 * trained)
+    optimizer = _optimizer_line(shape, settings)
+    always = (
+        Line(name="weights", bytes=weights / parts, key="model.name"),
+        versions,
+        replace(optimizer, bytes=optimizer.bytes / (parts if shares_trained else 1)),
+        *_process_lines(shape, settings),
+    )
+    gathered = Line(name="gathered layers", bytes=_gathered_bytes(shape, settings), key="model.name")
+    total = Line(name="sum of the gradients", bytes=0 if shares_trained else 4 * trained, key="model.lora_rank")
+    moments = [_times(number, (gathered, *_step_lines(shape, settings))), _times(number, (total,))]
+    copy: tuple[Line, ...] = ()
+    if not settings.is_cuda:  # with a GPU, these are in main memory
+        whole = Line(name="rest of the weights while they are loaded", bytes=weights - weights / parts, key=key)
+        moments.append(_times(number, (whole,)))
+        moments.append((Line(name="checkpoint of rank 0", bytes=8 * trained, key="model.trained_weights"),))
+        copy = (Line(name="copy of rank 0 for the run", bytes=4 * trained if shares_trained else 0, key=key),)
+    return (*_times(number, always), *copy, *max(moments, key=_sum))
+
+
+def _times(number: int, lines: tuple[Line, ...]) -> tuple[Line, ...]:
+    return tuple(replace(line, bytes=number * line.bytes) for line in lines)
+
+
+def _versions_line(shape: ModelShape, settings: Settings) -> Line:
+    """Return what is kept of the trained weights, in fp32: the numbers, a copy of their initial values, and a copy of the
+    version that the engine samples with. An engine that does not merge the adapter joins its factors, in the precision of
+    the products (1.5 times as many numbers for a Llama with an adapter on every matrix)."""
+    joins_factors = settings.sampler == "engine" and not settings.is_merged and settings.lora_rank is not None
+    each = 12 + 1.5 * settings.compute_bytes if joins_factors else 12
+    return Line(
+        name="adapter and its versions" if settings.lora_rank else "master weights and versions",
+        bytes=each * trained_parameters(shape, settings),
+        key="model.lora_rank",
+    )
+
+
+def _optimizer_line(shape: ModelShape, settings: Settings) -> Line:
+    """Return the gradient and the two moments of AdamW, in fp32."""
+    trained = trained_parameters(shape, settings)
+    return Line(name="gradients and optimizer", bytes=12 * trained, key="model.lora_rank")
+
+
+def _engine_lines(shape: ModelShape, settings: Settings) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+    """Return what the engine in the process of the run always needs besides the base model, and what it needs for
+    sampling."""
+    if settings.sampler != "engine":
+        return (), ()
+    return _engine_weights(shape, settings), _cache_lines(shape, settings)
 
 
 def _sum(lines: tuple[Line, ...]) -> float:
@@ -113,7 +201,9 @@ def _sum(lines: tuple[Line, ...]) -> float:
 def _step_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
     """Return what a learner step needs besides the weights."""
     activations, key = activation_bytes(shape, settings), "optimizer.max_tokens_per_microbatch"
-    fragmentation = 0.0 if settings.is_cuda else FRAGMENTATION[_computes_again(shape, settings)] * activations
+    # Ranks that divide the weights return freed blocks to the kernel at once (`models.allocator.return_large_blocks`).
+    has_gaps = not settings.is_cuda and settings.num_parts == 1
+    fragmentation = FRAGMENTATION[_computes_again(shape, settings)] * activations if has_gaps else 0.0
     return (
         Line(name="activations", bytes=activations, key=key),
         Line(name="logits", bytes=_logit_bytes(shape, settings), key=key),
@@ -142,12 +232,11 @@ def _cache_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
     )
 
 
-def _server_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
-    """Return what vLLM servers on the learner's device need. They keep a base model of their own."""
+def _server_lines(shape: ModelShape, settings: Settings, number: int) -> tuple[Line, ...]:
+    """Return what `number` vLLM servers need. Each keeps a base model of its own."""
     size = 2 if settings.is_cuda else 4
     cache = cache_bytes(shape, settings, size) if settings.is_cuda else SERVER_CACHE_BYTES
     adapters = 0 if settings.lora_rank is None else settings.num_adapters * trained_parameters(shape, settings) * size
-    number = settings.num_servers
     return (
         Line(name="weights of the servers", bytes=number * shape.parameters * size, key="model.name"),
         Line(name="adapters of the servers", bytes=number * adapters, key="rollout.max_steps_off_policy"),
@@ -158,27 +247,26 @@ def _server_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
     )
 
 
-def fill_cache(shape: ModelShape, settings: Settings, memory_bytes: float) -> Settings:
-    """Return the settings with as many tokens in the cache as servers on this device keep. On a GPU, the cache gets the
+def fill_cache(shape: ModelShape, settings: Settings, contents: Contents, memory_bytes: float) -> Settings:
+    """Return the settings with as many tokens in the cache as the servers of this device keep. On a GPU, the cache gets the
     rest of the memory, up to whole episodes for all running turns. On the CPU, its size is fixed."""
-    if settings.sampler != "servers":
-        return settings
-    tokens = settings.kv_cache_tokens
-    number, size = (settings.num_servers, 2) if settings.is_cuda else (1, 4)
-    per_token = number * cache_bytes(shape, settings, size) / tokens
-    if not per_token:
+    number, tokens = contents.num_servers, settings.kv_cache_tokens
+    per_token = cache_bytes(shape, settings, 2 if settings.is_cuda else 4) / tokens
+    if not number or not per_token:
         return settings
     if not settings.is_cuda:
-        return replace(settings, kv_cache_tokens=settings.num_servers * int(SERVER_CACHE_BYTES / per_token))
-    free = memory_bytes - sum(line.bytes for line in memory_lines(shape, settings))
+        return replace(settings, kv_cache_tokens=number * int(SERVER_CACHE_BYTES / per_token))
+    free = memory_bytes - _sum(memory_lines(shape, settings, contents))
     most = settings.max_running * settings.max_sequence_length
-    return replace(settings, kv_cache_tokens=max(tokens, min(most, tokens + int(free / per_token))))
+    return replace(settings, kv_cache_tokens=max(tokens, min(most, tokens + int(free / (number * per_token)))))
 
 
-def _process_line(shape: ModelShape, settings: Settings) -> Line:
+def _process_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
     """Return what a process on the CPU needs besides its tensors. On a GPU, the share that a plan leaves free covers it."""
+    if settings.is_cuda:
+        return ()
     buffers = PRODUCT_BUFFERS * shape.vocab_size * shape.hidden_size * settings.compute_bytes
-    return Line(name="process", bytes=PROCESS_BYTES + buffers, key="run.num_threads")
+    return (Line(name="process", bytes=PROCESS_BYTES + buffers, key="run.num_threads"),)
 
 
 def trained_parameters(shape: ModelShape, settings: Settings) -> int:
@@ -225,6 +313,19 @@ def activation_bytes(shape: ModelShape, settings: Settings) -> float:
         kept = share * sum(layer.count * numbers for layer, numbers in zip(shape.layers, saved, strict=True))
     ends = 3 * hidden  # the embedding, the last norm's output, and the rows from which tokens are predicted
     return float(settings.tokens * settings.compute_bytes * (kept + gradients + ends))
+
+
+def _gathered_bytes(shape: ModelShape, settings: Settings) -> float:
+    """Return the bytes of the weights that a rank has gathered at once, if the ranks divide them: the embedding and the output
+    matrix for the whole pass, the layer that is computed, a copy of it with fused matrices, and the next layer. If all weights
+    are trained, also their gradients: those of the embedding and the output matrix, of the layer before and after they are
+    taken apart, and once more while the ranks add them up."""
+    if settings.num_parts == 1:
+        return 0.0
+    ends = shape.vocab_size * shape.hidden_size * (1 if shape.is_tied else 2)
+    layer = max(one.parameters for one in shape.layers)
+    copies = (1, 3) if settings.lora_rank is not None else (2, 6)
+    return float(settings.base_bytes * (copies[0] * ends + copies[1] * layer))
 
 
 def _computes_again(shape: ModelShape, settings: Settings) -> bool:

@@ -61,7 +61,7 @@ def _cell(model: ModelShape, device: str) -> str:
     }
     found = [change.partition("=") for change in changes(plan.asked, plan.chosen)]
     return ", ".join(
-        [show_bytes(plan.total_bytes), *(words[key] + value.removeprefix("true") for key, _, value in found)]
+        [show_bytes(plan.fullest.bytes), *(words[key] + value.removeprefix("true") for key, _, value in found)]
     )
 
 

@@ -15,6 +15,7 @@ from sparring.assembly import build_engine, build_learner, load_algorithm, load_
 from sparring.config import Config
 from sparring.engines.server import ServedModel, engine_app
 from sparring.gateway.server import Listener
+from sparring.models.allocator import return_large_blocks
 from sparring.models.precision import resolve_device
 from sparring.run_folders.recipe_files import find_code_folder
 from sparring.runtime import interrupts
@@ -57,6 +58,8 @@ def serve_learner(
     algorithm = load_algorithm(config, folder)
     # A model that does not fit the device is loaded into the main memory first.
     device = resolve_device(config.model.device)
+    if shards_weights:
+        return_large_blocks()
 
     def load() -> TorchLearner:
         policy = load_policy(config, folder, device="cpu" if shards_weights else device)

@@ -107,7 +107,7 @@ def test_activations_are_recomputed_where_the_recipe_does_not_fit_otherwise(
     assert asked.optimizer.activation_checkpointing == "auto"
     assert not needs_checkpointing(asked, LLAMA_TINY)
     without = make_plan(asked, shape_from_config("tiny", LLAMA_TINY), devices.this_machine(flops=1.0, bandwidth=1.0))
-    monkeypatch.setattr(devices, "available_bytes", lambda: int(without.total_bytes) - 1)
+    monkeypatch.setattr(devices, "available_bytes", lambda: int(without.fullest.bytes) - 1)
     assert needs_checkpointing(asked, LLAMA_TINY)
     refuse_too_large(asked.model_copy(update={"model": asked.model.model_copy(update={"name": "a:b"})}))
     for setting in ("true", "false"):

@@ -15,6 +15,7 @@ from sparring.errors import UsageError
 from sparring.models.architectures.families import FAMILIES
 from sparring.planning import table
 from sparring.planning.devices import GPUS, Device, parse_gpu
+from sparring.planning.division import Contents
 from sparring.planning.memory import (
     HISTORY_DIVISOR,
     LEAST_HISTORY_BYTES,
@@ -144,8 +145,9 @@ def test_the_engine_s_logits_and_the_outputs_of_frozen_layers_by_hand() -> None:
 
 def test_servers_that_share_the_learner_s_device_keep_a_model_of_their_own() -> None:
     shape = shape_from_config("tiny", TINY)
-    shared = settings(sampler="servers", num_servers=2, num_adapters=3, kv_cache_tokens=4)
-    lines = {line.name: line.bytes for line in memory_lines(shape, shared)}
+    shared = settings(sampler="servers", num_adapters=3, kv_cache_tokens=4)
+    both = Contents(has_run=True, num_servers=2)
+    lines = {line.name: line.bytes for line in memory_lines(shape, shared, both)}
     assert lines["weights"] == 2 * 1272
     assert lines["weights of the servers"] == 2 * 2 * 1272
     assert lines["adapters of the servers"] == 2 * 3 * 2 * 384 * 2
@@ -153,7 +155,7 @@ def test_servers_that_share_the_learner_s_device_keep_a_model_of_their_own() -> 
     assert lines["other memory of the servers"] == 2 * SERVER_BYTES[True]
     assert lines["adapter and its versions"] == 12 * 2 * 384  # no engine joins the factors
     assert not {"KV cache", "logits of recent histories", "weights of the engine"} & lines.keys()
-    on_the_cpu = {line.name: line.bytes for line in memory_lines(shape, replace(shared, is_cuda=False))}
+    on_the_cpu = {line.name: line.bytes for line in memory_lines(shape, replace(shared, is_cuda=False), both)}
     assert on_the_cpu["weights of the servers"] == 2 * 4 * 1272  # in fp32
     assert on_the_cpu["KV cache of the servers"] == 2 * SERVER_CACHE_BYTES
     elsewhere = {line.name for line in memory_lines(shape, settings(sampler="elsewhere"))}
@@ -164,20 +166,21 @@ def test_servers_on_the_learner_s_gpu_get_the_memory_that_it_leaves() -> None:
     config = recipe("engine.type=vllm", "model.max_sequence_length=4096", "engine.max_running=8")
     plan = make_plan(config, PUBLISHED["qwen3-0.6b"], GPUS["H100"])
     assert plan.fits
-    learner = sum(line.bytes for line in plan.lines if "servers" not in line.name)
+    (table,) = plan.tables
+    learner = sum(line.bytes for line in table.lines if "servers" not in line.name)
     assert plan.server_share == int(100 * (72e9 - learner) / 80e9) / 100
     # The cache holds whole episodes for all running turns.
     layer = PUBLISHED["qwen3-0.6b"].layers[0]
-    cache = next(line.bytes for line in plan.lines if line.name == "KV cache of the servers")
+    cache = next(line.bytes for line in table.lines if line.name == "KV cache of the servers")
     assert cache == 8 * 4096 * layer.count * layer.kv_width * 2
     # A larger model leaves room for fewer tokens, and all of the memory is used.
     many = recipe("engine.type=vllm", "model.max_sequence_length=4096", "engine.max_running=64")
     full = make_plan(many, PUBLISHED["qwen3-14b"], GPUS["H100"])
     assert full.asked.checkpointing
-    assert full.total_bytes == pytest.approx(72e9, rel=1e-4)
+    assert full.fullest.bytes == pytest.approx(72e9, rel=1e-4)
     refused = make_plan(config, PUBLISHED["qwen3-32b"], GPUS["H100"])
     assert not refused.fits
-    assert "weights of the servers" in {line.name for line in refused.asked_lines}
+    assert "weights of the servers" in {line.name for line in refused.fullest.asked_lines}
 
 
 def test_servers_on_the_cpu_have_a_cache_of_fixed_size() -> None:
@@ -191,15 +194,6 @@ def test_servers_on_the_cpu_have_a_cache_of_fixed_size() -> None:
     context = plan.asked.max_sequence_length / 2
     read = decoding_bytes(PUBLISHED["smollm2-135m"], plan.asked, running, context)
     assert plan.cost.sample_rate == pytest.approx(running / (read / 1e10))
-
-
-def test_servers_on_other_gpus_and_other_machines_leave_the_gpu_to_the_learner() -> None:
-    two = replace(GPUS["H100"], num_devices=2)
-    there = recipe("engine.type=vllm", 'engine.base_urls=["http://host:8000"]')
-    for config, device in ((recipe("engine.type=vllm"), two), (there, GPUS["H100"])):
-        plan = make_plan(config, PUBLISHED["qwen3-0.6b"], device)
-        assert plan.server_share is None
-        assert not any("servers" in line.name for line in plan.lines)
 
 
 def test_three_lines_are_near_published_figures() -> None:
@@ -237,7 +231,7 @@ def test_what_does_not_fit_is_refused_with_the_largest_line_and_what_fits() -> N
     assert "The largest item is activations" in refusal
     assert "checkpointing" in refusal
     assert plan.chosen is not None
-    assert plan.total_bytes <= GPUS["H100"].memory_bytes
+    assert plan.fullest.bytes <= GPUS["H100"].memory_bytes
     too_large = make_plan(config, PUBLISHED["qwen3-32b"], GPUS["RTX4090"])
     assert too_large.chosen is None
     assert "The largest item is activations" in (too_large.refusal() or "")
@@ -271,10 +265,12 @@ def test_time_and_money_of_a_step_by_hand() -> None:
     assert cost.money == pytest.approx(3.6 * hours)
 
 
-def test_a_gpu_is_named_and_a_plan_is_for_one() -> None:
-    assert parse_gpu("h100:1") is GPUS["H100"]
-    for text, message in (("H100:4", "names 4 devices"), ("X9", "is not known"), ("H100:", "is not known")):
-        with pytest.raises(UsageError, match=message):
+def test_a_gpu_is_named_with_the_number_of_gpus() -> None:
+    assert parse_gpu("h100:1") == parse_gpu("H100") == GPUS["H100"]
+    eight = parse_gpu("H100:8")
+    assert (eight.num_devices, eight.hourly_price, eight.memory_bytes) == (8, 8 * 4.76, 72e9)
+    for text in ("X9", "H100:", "H100:0"):
+        with pytest.raises(UsageError, match="is not known"):
             parse_gpu(text)
 
 
@@ -314,7 +310,8 @@ def test_the_command_prints_lines_time_and_money_without_torch() -> None:
     assert result.exit_code == 0, result.output
     plan = json.loads(result.stdout)
     assert plan["fits"]
-    assert plan["lines"]["weights"] == pytest.approx(2 * 134.5e6, rel=0.01)
+    (table,) = plan["tables"]
+    assert table["lines"]["weights"] == pytest.approx(2 * 134.5e6, rel=0.01)
     assert plan["cost"]["money"] > 0
     refused = CliRunner().invoke(
         app, ["plan", str(ROOT / "recipes" / "sop"), "model.name=Qwen/Qwen3-32B", "--gpu", "RTX4090"]
