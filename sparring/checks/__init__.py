@@ -144,7 +144,7 @@ CHECKS: dict[str, Check] = rules_by_name(
     Check("budgets.turn_tokens", budgets.turn_tokens),
     Check("budgets.max_turns", budgets.max_turns, needs=("expert",)),
     Check("budgets.at_limits", budgets.at_limits, needs=("run",)),
-    Check("budgets.cost", budgets.cost, needs=("expert",), seconds=1800),
+    Check("budgets.cost", budgets.cost, seconds=1800),
     Check("budgets.chains", chains.chains, needs=("environment",)),
     Check("budgets.window", waiting.window),
     Check("budgets.slow_tools", waiting.slow_tools, needs=("environment", "expert")),

@@ -132,5 +132,9 @@ def _show_findings(report: CheckReport) -> None:
     for one in report.measured.get("endpoints", ()):
         say(f"requests: {EndpointUsage.from_json(one).summary(report.measured['prices'])}")
     decided = sum(one.state == "decided" for one in report.checked)
-    counts = ", ".join(f"{report.count(severity)} {severity.value}s" for severity in Severity)
+    counts = ", ".join(_count(report.count(severity), severity.value) for severity in Severity)
     say(f"{decided} of {len(report.checked)} checks decided in {report.seconds:.1f} s: {counts}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -64,7 +64,7 @@ def test_the_cost_is_of_the_steps_that_the_tasks_suffice_for() -> None:
     short = check_recipe(CLEAN, Options(families=("budgets",), overrides=("batch.global_batch_size=16",))).findings
     assert [(one.evidence["steps"], one.evidence["episodes"]) for one in (*whole, *short)] == [(10, 160), (3, 160)]
     assert "ends after" not in whole[0].symptom
-    assert "It ends after 3 of 10 steps, because 1 passes over 40 tasks" in short[0].symptom
+    assert "It ends after 3 of 10 steps: there are no more batches of 16 in 1 pass over 40 tasks" in short[0].symptom
 
 
 @pytest.mark.parametrize(
