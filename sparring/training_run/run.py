@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -196,7 +197,7 @@ class TrainingRun:
         self._saver.validated(step, evaluation.score.mean)
         await self.run_detectors(step)
         if step == 0 and schedule.max_steps > 0:
-            check_baseline(evaluation, self._config)
+            check_baseline(evaluation, self._config, self._path)
 
     async def run_detectors(self, step: int) -> None:
         """Log the detectors' findings after a step, and react to errors as the recipe specifies.
@@ -432,7 +433,7 @@ class TrainingRun:
         )
 
 
-def check_baseline(evaluation: Evaluation, config: Config) -> None:
+def check_baseline(evaluation: Evaluation, config: Config, run: Path) -> None:
     """Raise GateError if no episode succeeded before training: RL amplifies existing successes but cannot create
     them."""
     if sum(evaluation.successes) or config.evaluation.allow_zero_baseline:
@@ -440,9 +441,27 @@ def check_baseline(evaluation: Evaluation, config: Config) -> None:
     raise GateError(
         f"none of {sum(evaluation.samples)} validation episodes succeeded before training (score "
         f"{evaluation.score.mean:.3f}, reward {evaluation.metrics['val/reward/mean']:.3f}). RL amplifies what the policy "
-        "sometimes does right, but it cannot create a first success. Make the task easier, add a [warm_start] on "
-        "demonstrations, or train anyway with evaluation.allow_zero_baseline=true."
+        f"sometimes does right, but it cannot create a first success. {_remedy(config, run)}"
     )
+
+
+def _remedy(config: Config, run: Path) -> str:
+    """Return what to do if no episode succeeded before training."""
+    section, parts = config.warm_start, []
+    if config.evaluation.val_temperature == 0:
+        parts.append("Validation is greedy, and sampled episodes may succeed: set evaluation.val_temperature=1.")
+    if section is None:
+        parts.append(
+            "Make the task easier, add a [warm_start] on demonstrations, or train anyway with "
+            "evaluation.allow_zero_baseline=true."
+        )
+    else:
+        resume = shlex.join(["sparring", "train", "--resume", str(run), "evaluation.allow_zero_baseline=true"])
+        parts.append(
+            f"The warm start of {section.steps} steps was not enough: raise warm_start.steps or make the task easier, and "
+            f"train the recipe again. To keep the finished warm start and train anyway: {resume}"
+        )
+    return " ".join(parts)
 
 
 def _count_group(progress: ProgressCallback, _: TrajectoryGroup) -> None:

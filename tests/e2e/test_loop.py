@@ -2,6 +2,8 @@
 
 import gc
 import json
+import re
+import shutil
 import time
 import weakref
 from pathlib import Path
@@ -124,19 +126,28 @@ def test_a_run_that_is_killed_again_before_its_next_checkpoint_can_still_be_resu
 def test_a_run_that_failed_right_after_its_warm_start_resumes_from_it(tmp_path: Path) -> None:
     strict = ("schedule.max_steps=1", "evaluation.allow_zero_baseline=false", "warm_start.steps=1")
     trainer = trainer_of(tmp_path, *strict)
-    with pytest.raises(GateError):
+    with pytest.raises(GateError, match=r"The warm start of 1 steps was not enough: raise warm_start.steps") as refused:
         trainer.train()
+    assert "add a [warm_start]" not in str(refused.value)
     assert trainer.folder is not None
-    # What the error advises.
-    again = MultiTurnRLTrainer.attach(trainer.folder.path, overrides=["evaluation.allow_zero_baseline=true"])
+    advised = f"sparring train --resume {trainer.folder.path} "
+    *_, overrides = str(refused.value).partition(advised)
+    again = MultiTurnRLTrainer.attach(trainer.folder.path, overrides=overrides.split())
     result = again.train(resume=True)
     assert result is not None
     assert (result.status, result.step) == ("completed", 1)
 
 
 def test_no_success_before_training_stops_the_run_and_reports_why(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, "warm_start.steps=1", "evaluation.allow_zero_baseline=false", "schedule.max_steps=1")
-    with pytest.raises(GateError, match=r"none of 4 validation episodes succeeded.*warm_start"):
+    shutil.copytree(RECIPE.parent, tmp_path / "toy", ignore=shutil.ignore_patterns("__pycache__"))
+    recipe = tmp_path / "toy" / "recipe.toml"
+    recipe.write_text(re.sub(r"(?s)\[warm_start\].*?(?=\[batch\])", "", recipe.read_text("utf-8")), "utf-8")
+    small = [one for one in SMALL if not one.startswith("warm_start.")]
+    strict = ("evaluation.allow_zero_baseline=false", "schedule.max_steps=1", "evaluation.val_temperature=0")
+    overrides = [f"run.runs_dir={tmp_path}", *small, *strict]
+    trainer = MultiTurnRLTrainer(recipe, overrides=overrides, quiet=True, check=False)
+    expected = r"none of 4 validation episodes succeeded.*Validation is greedy.*add a \[warm_start\]"
+    with pytest.raises(GateError, match=expected):
         trainer.train()
 
 
