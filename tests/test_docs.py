@@ -207,11 +207,14 @@ def test_the_recipe_of_the_readme_draws_no_false_warning_and_its_cost_is_known(t
     for name, content in readme_example():
         (tmp_path / name).write_text(content, "utf-8")
     report = check_recipe(tmp_path / "recipe.toml", Options())
-    assert {one.rule: one.severity.value for one in report.findings} == {"budgets.cost": "note"}
+    found = {one.rule: one for one in report.findings}
+    assert {name: one.severity.value for name, one in found.items()} == {
+        "reward.scorer_missing": "warning",
+        "budgets.cost": "note",
+    }
     # One task in a group of 8, in the only step of the only epoch. Its context holds 2048 tokens, and two turns would
     # fill it.
-    evidence = report.findings[0].evidence
-    assert evidence == {"steps": 1, "episodes": 8, "sampled_tokens_at_most": 8 * 2048}
+    assert found["budgets.cost"].evidence == {"steps": 1, "episodes": 8, "sampled_tokens_at_most": 8 * 2048}
 
 
 def readme_example() -> list[tuple[str, str]]:

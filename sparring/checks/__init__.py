@@ -134,6 +134,7 @@ CHECKS: dict[str, Check] = rules_by_name(
     Check("reward.components", reward.components, needs=("reward",)),
     Check("reward.deterministic", reward.deterministic, needs=("reward",)),
     Check("reward.shared_code", reward.shared_code, needs=("reward", "scorer")),
+    Check("reward.scorer_missing", reward.scorer_missing),
     Check("reward.mutations", reward_changes.reward_mutations, needs=("reward",)),
     Check("reward.parts", reward_changes.parts, needs=("reward",)),
     Check("reward.scorer", reward_changes.scorer, needs=("scorer",)),
