@@ -401,7 +401,11 @@ class TrainingRun:
             temperature=section.val_temperature,
             group_size=section.val_group_size,
         )
-        sampling = Sampling(temperature=section.val_temperature, max_tokens=self._config.sampling.sampling_max_tokens)
+        sampling = Sampling(
+            temperature=section.val_temperature,
+            top_p=section.val_top_p,
+            max_tokens=section.val_max_tokens or self._config.sampling.sampling_max_tokens,
+        )
         with self._console.steps(f"validation: {row.name}", len(tasks)) as progress:
             evaluation, groups = await evaluate(
                 parts.collector,

@@ -15,10 +15,12 @@ from sparring.assembly import TrainingParts
 from sparring.errors import GateError, RewardError
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.ledger.states import FINAL_STATES
+from sparring.run_folders.stored import read_trajectories
 from sparring.runtime import event_loop
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import checkpoints
 from sparring.training_run.loading import LoadedRun
+from sparring.types import Sampling
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "pointer_chase" / "recipe.toml"
 SMALL = (
@@ -149,6 +151,19 @@ def test_no_success_before_training_stops_the_run_and_reports_why(tmp_path: Path
     expected = r"none of 4 validation episodes succeeded.*Validation is greedy.*add a \[warm_start\]"
     with pytest.raises(GateError, match=expected):
         trainer.train()
+
+
+def test_validation_has_limits_of_its_own_and_counts_its_prompts(tmp_path: Path) -> None:
+    settings = ("evaluation.val_temperature=0.7", "evaluation.val_top_p=0.9", "evaluation.val_max_tokens=3")
+    result = trainer_of(tmp_path, "schedule.max_steps=0", "warm_start.steps=1", *settings).train()
+    assert result is not None
+    turns = [
+        turn for one in read_trajectories(result.run / "trajectories" / "validation-0.jsonl") for turn in one.turns
+    ]
+    assert {turn.sampling for turn in turns} == {Sampling(temperature=0.7, top_p=0.9, max_tokens=3)}
+    assert max(len(turn.token_ids) for turn in turns) == 3
+    expected = sum(len(turn.prompt_ids) for turn in turns) / len(turns)
+    assert metrics_of(result.run)[-1]["val/tokens/prompt_mean"] == pytest.approx(expected)
 
 
 def test_a_reward_that_is_not_a_number_ends_the_run_and_names_function_and_trajectory(tmp_path: Path) -> None:
