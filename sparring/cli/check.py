@@ -20,7 +20,6 @@ from sparring.cli.command import (
 )
 from sparring.cli.tables import format_evidence
 from sparring.errors import GateError
-from sparring.findings import Severity
 from sparring.metering.usage import EndpointUsage
 from sparring.tracking import Console
 
@@ -132,9 +131,4 @@ def _show_findings(report: CheckReport) -> None:
     for one in report.measured.get("endpoints", ()):
         say(f"requests: {EndpointUsage.from_json(one).summary(report.measured['prices'])}")
     decided = sum(one.state == "decided" for one in report.checked)
-    counts = ", ".join(_count(report.count(severity), severity.value) for severity in Severity)
-    say(f"{decided} of {len(report.checked)} checks decided in {report.seconds:.1f} s: {counts}")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    say(f"{decided} of {len(report.checked)} checks decided in {report.seconds:.1f} s: {report.counts}")

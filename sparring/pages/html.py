@@ -109,6 +109,17 @@ def finding_article(finding: Finding, *, more: str = "") -> str:
 {more}</article>"""
 
 
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table with a heading as markup. Numbers have three decimals."""
+    head = "".join(f"<th>{text(column)}</th>" for column in columns)
+    body = "".join("<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<h3>{text(title)}</h3><table><tr>{head}</tr>{body}</table>"
+
+
+def _cell(value: object) -> str:
+    return text(f"{value:.3f}" if isinstance(value, float) else value)
+
+
 def asset(package: str, name: str) -> str:
     """Return the text of a style or script file in a package."""
     return files(package).joinpath(name).read_text("utf-8")

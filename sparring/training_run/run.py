@@ -33,9 +33,11 @@ from sparring.evaluation.claim import Claim
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.evaluation.of_run import claim_of_run
 from sparring.evaluation.report import FORMAT
+from sparring.evaluation.tables import result_table
 from sparring.findings import Severity
 from sparring.metering.budget import Budget
 from sparring.metering.usage import read_usage
+from sparring.pages.html import table, text
 from sparring.protocols import Tracker
 from sparring.rollouts import GroupPlan
 from sparring.rollouts.actions import StateVisits
@@ -59,7 +61,7 @@ from sparring.training_run.reactions import REACTIONS, Incident
 from sparring.types import Json, Sampling, Trajectory, TrajectoryGroup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TrainResult:
     """The outcome of a finished `train()`."""
 
@@ -69,6 +71,17 @@ class TrainResult:
     validations: Mapping[int, Evaluation]
     train_seconds: float
     """Wall time of the RL steps, including validation."""
+
+    def __repr__(self) -> str:
+        head = f"<TrainResult {self.run}: {self.status} after step {self.step}, {self.train_seconds:.0f} s"
+        return "\n  ".join([head, *map(repr, self.validations.values())]) + ">"
+
+    def _repr_html_(self) -> str:
+        """Return the validations and the claim as markup, which notebooks show."""
+        head = f"<p>{text(self.run)}: {text(self.status)} after step {self.step}, {self.train_seconds:.0f} s</p>"
+        rows = list(self.validations.values())
+        shown = table(*result_table(rows, title="validation")) if rows else ""
+        return head + shown + "".join(f"<p>{text(line)}</p>" for line in self.claim.lines())
 
     @property
     def claim(self) -> Claim:

@@ -165,6 +165,14 @@ def test_validation_has_limits_of_its_own_and_counts_its_prompts(tmp_path: Path)
     expected = sum(len(turn.prompt_ids) for turn in turns) / len(turns)
     assert metrics_of(result.run)[-1]["val/tokens/prompt_mean"] == pytest.approx(expected)
 
+    # What a notebook shows of the result.
+    first, second = repr(result).splitlines()
+    assert first.startswith(f"<TrainResult {result.run}: completed after step 0, ")
+    assert second.startswith("  <Evaluation step 0 (T 0.7): success 0.")
+    shown = result._repr_html_()  # pyright: ignore[reportPrivateUsage]
+    assert "<h3>validation, T 0.7, 4 x 1 episodes" in shown
+    assert result.claim.headline in shown
+
 
 def test_a_reward_that_is_not_a_number_ends_the_run_and_names_function_and_trajectory(tmp_path: Path) -> None:
     folder = tmp_path / "recipe"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from sparring.errors import ServiceError
 from sparring.evaluation.evaluation import Evaluation, Row, SuccessCriterion, summarize
+from sparring.evaluation.report import EvaluationReport
 from sparring.evaluation.tables import notes, outcome_table, result_table
 from sparring.types import Outcome, Reward, Task, Trajectory, TrajectoryGroup
 
@@ -37,6 +39,10 @@ def test_episodes_that_were_not_done_in_time_are_counted_and_reported() -> None:
     outcomes = (Outcome.FINISHED, Outcome.POLICY_TIMEOUT, Outcome.POLICY_TIMEOUT)
     group = TrajectoryGroup(task=TASK, trajectories=tuple(played(one, place) for place, one in enumerate(outcomes)))
     evaluation = summarize([group], ROW, criterion=CRITERION, seconds=1.0, prefix="eval")
+    assert repr(EvaluationReport(evaluations=(evaluation,), comparisons=(), path=Path("e.json"))).splitlines() == [
+        "<EvaluationReport e.json:",
+        "  <Evaluation tuned (T 0.8): success 0.33 [0.00, 1.00], score 0.33 [0.00, 1.00], 1 tasks>>",
+    ]
     assert evaluation.metrics["eval/policy_timeouts"] == 2.0
     (note,) = [one for one in notes([evaluation], []) if "in time" in one]
     assert "2 of 3 episodes of tuned" in note

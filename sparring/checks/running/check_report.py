@@ -28,7 +28,7 @@ class Checked:
         return {"rule": self.name, "state": self.state, "seconds": round(self.seconds, 3), "reason": self.reason}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckReport:
     """The report of a check."""
 
@@ -39,6 +39,16 @@ class CheckReport:
     seconds: float
     measured: Mapping[str, Json] = field(default_factory=dict)
     """The numbers of tasks and tools, and the files that the environment reads, with their SHA-256 hashes."""
+
+    def __repr__(self) -> str:
+        findings = [f"{one.severity.value}: {one.rule}: {one.symptom}" for one in self.findings]
+        return "\n  ".join([f"<CheckReport {self.recipe}: {self.counts}", *findings]) + ">"
+
+    @property
+    def counts(self) -> str:
+        """The numbers of findings, such as `0 errors, 1 warning, 2 notes`."""
+        numbers = [(self.count(severity), severity.value) for severity in SEVERITIES]
+        return ", ".join(f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in numbers)
 
     @property
     def errors(self) -> tuple[Finding, ...]:
