@@ -93,7 +93,9 @@ class Evaluation:
     def __repr__(self) -> str:
         """Return the name and the main numbers. `as_json` returns everything."""
         success, score = (f"{one.mean:.2f} [{one.low:.2f}, {one.high:.2f}]" for one in (self.success, self.score))
-        return f"<Evaluation {self.name} ({self.setting}): success {success}, score {score}, {len(self.task_ids)} tasks>"
+        return (
+            f"<Evaluation {self.name} ({self.setting}): success {success}, score {score}, {len(self.task_ids)} tasks>"
+        )
 
     @property
     def num_lost(self) -> int:

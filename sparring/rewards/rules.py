@@ -50,9 +50,7 @@ def to_reward(value: object, *, turn_ids: Sequence[int], source: str) -> Reward:
                 "per turn, in order, or one per user message with `per_user_turn(trajectory, numbers)`."
             )
         numbers = [_number(item, source) for item in value]
-        return Reward(
-            total=math.fsum(numbers), per_turn=dict(zip(turn_ids, numbers, strict=True)), metrics=metrics
-        )
+        return Reward(total=math.fsum(numbers), per_turn=dict(zip(turn_ids, numbers, strict=True)), metrics=metrics)
     return Reward(total=_number(value, source), metrics=metrics)
 
 

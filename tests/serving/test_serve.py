@@ -137,12 +137,14 @@ def test_vllm_servers_answer_as_the_engine_in_process_does(run: Path) -> None:
 def test_answers_have_the_limits_of_the_run_unless_others_are_chosen(run: Path) -> None:
     async def ask(*options: str) -> list[tuple[int, str | None]]:
         found = []
-        async with serving(str(run), *options) as ready:
-            async with openai.AsyncOpenAI(base_url=ready["base_url"], api_key="any") as client:
-                for _ in range(4):
-                    answer = await client.chat.completions.create(model="run", messages=[{"role": "user", "content": "7?"}])
-                    assert answer.usage is not None
-                    found.append((answer.usage.completion_tokens, answer.choices[0].message.content))
+        async with (
+            serving(str(run), *options) as ready,
+            openai.AsyncOpenAI(base_url=ready["base_url"], api_key="any") as client,
+        ):
+            for _ in range(4):
+                answer = await client.chat.completions.create(model="run", messages=[{"role": "user", "content": "7?"}])
+                assert answer.usage is not None
+                found.append((answer.usage.completion_tokens, answer.choices[0].message.content))
         return found
 
     # The untrained model rarely ends an answer, so the limit does.
