@@ -179,6 +179,19 @@ def test_a_dry_run_shows_every_setting_with_its_origin_and_makes_no_run() -> Non
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    ["environment.target=environment:Pointer", "reward.scorer=environment:scorr", "data.train=environment:train"],
+)
+def test_a_dry_run_reports_a_wrong_name_before_it_shows_settings_or_loads_the_model(wrong: str) -> None:
+    (Path("toy") / "model.py").write_text("raise RuntimeError('the model was loaded')\n")
+    result = sparring("train", "toy", wrong, "--dry-run")
+    assert result.exit_code == 2
+    assert "did you mean" in result.stderr
+    assert "the model was loaded" not in result.output
+    assert result.stdout == ""
+
+
 def test_a_taken_name_is_refused_before_the_recipe_is_checked() -> None:
     (Path("runs") / "one").mkdir(parents=True)
     for flags in (["--no-check"], ["--supervise"]):

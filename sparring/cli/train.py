@@ -28,6 +28,7 @@ from sparring.config import find_warnings, load_config, read_recipe, resolved_vi
 from sparring.config.seeds import read_seeds
 from sparring.errors import UsageError
 from sparring.run_folders import RunFolder
+from sparring.run_folders.recipe_files import find_code_folder
 from sparring.supervision.supervisor import Supervisor
 from sparring.tracking import Console
 
@@ -125,6 +126,7 @@ def _train_recipe(
     path = Path(recipe) / "recipe.toml" if Path(recipe).is_dir() else Path(recipe)
     placed = read_place_overrides(on, path, changes)
     if dry_run:
+        _check_code_and_data(path, [*placed, *changes])
         _show_settings(path, changes, as_json, placed)
     changes = [*placed, *changes]
     # Before torch is imported, so that a mistake in the recipe is reported at once.
@@ -236,6 +238,15 @@ def _report_training(result: Any, as_json: bool) -> None:
     for line in result.claim.lines():
         say(line)
     say(f"next: sparring eval {shlex.quote(str(result.run))}")
+
+
+def _check_code_and_data(path: Path, changes: Sequence[str]) -> None:
+    """Report a wrong name in the recipe before its settings, and before the model is loaded."""
+    from sparring.assembly.user_code import check_code_and_data
+
+    config = load_config(path, changes)
+    if config.is_trainable:
+        check_code_and_data(config, find_code_folder(path))
 
 
 def _show_settings(path: Path, changes: Sequence[str], as_json: bool, placed: Sequence[str]) -> None:

@@ -93,9 +93,8 @@ class Evaluation:
     def __repr__(self) -> str:
         """Return the name and the main numbers. `as_json` returns everything."""
         success, score = (f"{one.mean:.2f} [{one.low:.2f}, {one.high:.2f}]" for one in (self.success, self.score))
-        return (
-            f"<Evaluation {self.name} ({self.setting}): success {success}, score {score}, {len(self.task_ids)} tasks>"
-        )
+        tasks = f"{len(self.task_ids)} task{'' if len(self.task_ids) == 1 else 's'}"
+        return f"<Evaluation {self.name} ({self.setting}): success {success}, score {score}, {tasks}>"
 
     @property
     def num_lost(self) -> int:
