@@ -309,6 +309,22 @@ def test_metrics_of_a_run_being_written_are_shown_up_to_the_last_whole_line() ->
     assert json.loads(sparring("runs", "show", "one", "--json").stdout)["metrics"] == {"a": 2.0, "b": 1.0}
 
 
+def test_the_main_metrics_of_a_run_are_shown_first_and_with_their_digits() -> None:
+    recipe = Path("toy/recipe.toml")
+    folder = RunFolder.create(load_config(recipe), recipe, name="one")
+    tracker = LocalTracker(folder.path)
+    tracker.log_metrics(1, {"a/b": 3.0, "training/learning_rate": 5e-4, "rollout/reward/mean": 0.123456})
+    tracker.close()
+
+    def shown(*more: str) -> list[list[str]]:
+        lines = sparring("runs", "show", "one", *more).stdout.splitlines()
+        return [line.replace("│", " ").split() for line in lines if line.startswith("│")]
+
+    assert shown() == [["rollout/reward/mean", "0.1235"], ["training/learning_rate", "0.0005"]]
+    assert "1 more metrics: --all" in sparring("runs", "show", "one").stdout
+    assert shown("--all") == [*shown(), ["a/b", "3"]]
+
+
 def test_a_terminal_without_a_letter_shows_its_number() -> None:
     recipe = Path("toy/recipe.toml")
     RunFolder.create(load_config(recipe), recipe, name="\u6771")

@@ -40,9 +40,31 @@ def runs_list(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
     Console().table(f"runs in {runs_dir}", ["run", "status", "step", "reason"], rows)
 
 
+MAIN_METRICS = (
+    "rollout/reward/mean",
+    "rollout/score/mean",
+    "val/reward/mean",
+    "val/score/mean",
+    "rollout/turns/mean",
+    "rollout/lost",
+    "analysis/batch_valid_ratio",
+    "training/loss",
+    "training/kl_k3",
+    "training/grad_norm",
+    "training/learning_rate",
+    "timing_s/step",
+)
+"""The metrics that `runs show` shows without `--all`."""
+
+
 @runs_app.command("show")
 @report_failures
-def runs_show(run: Run, price: Prices = None, as_json: Json = False) -> None:
+def runs_show(
+    run: Run,
+    price: Prices = None,
+    show_all: Annotated[bool, typer.Option("--all", help="Show every metric, not only the main ones.")] = False,
+    as_json: Json = False,
+) -> None:
     """Show a run: status, latest metrics, checkpoints, held-out evaluations and requests to endpoints."""
     folder = RunFolder(resolve_run(run))
     status, latest = folder.status(), _latest_metrics(folder.path / "metrics.jsonl")
@@ -65,7 +87,7 @@ def runs_show(run: Run, price: Prices = None, as_json: Json = False) -> None:
     if status.get("reason"):
         say(f"reason: {status['reason']}")
     if latest:
-        Console().table("latest metrics", ["metric", "value"], sorted(latest.items()))
+        _show_metrics(latest, show_all)
     if kept:
         rows = [[each["step"], each["score"], "best" if each["is_best"] else ""] for each in kept]
         Console().table("checkpoints", ["step", "validation score", ""], rows)
@@ -159,6 +181,16 @@ def runs_sync(
         print_json({"path": str(folder.path), "all_told": is_complete})
     else:
         say(f"MLflow has received all of {folder.path}")
+
+
+def _show_metrics(latest: Mapping[str, float], show_all: bool) -> None:
+    main = [name for name in MAIN_METRICS if name in latest]
+    others = sorted(latest.keys() - set(main))
+    # A learning rate of 5e-4 and a reward of 0.5 need the same number of digits, not the same number of decimals.
+    rows = [[name, f"{latest[name]:.4g}"] for name in ([*main, *others] if show_all or not main else main)]
+    Console().table("latest metrics", ["metric", "value"], rows)
+    if len(rows) < len(latest):
+        say(f"{len(latest) - len(rows)} more metrics: --all")
 
 
 def _checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
