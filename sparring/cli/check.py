@@ -117,7 +117,7 @@ def _show_findings(report: CheckReport) -> None:
         say(report.reach)
     rows = [
         [
-            finding.severity.value,
+            finding.label,
             f"{finding.rule}: {finding.symptom}\n{format_evidence(finding.evidence)}",
             finding.change,
         ]

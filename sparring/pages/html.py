@@ -102,7 +102,7 @@ def finding_article(finding: Finding, *, more: str = "") -> str:
     evidence = json.dumps(dict(finding.evidence), indent=1, ensure_ascii=False)
     where = "" if finding.step is None else f" <small>after step {finding.step}</small>"
     return f"""<article class="{finding.severity.value}">
-<h3><span class="kind">{finding.severity.value}</span> {text(finding.rule)}{where}</h3>
+<h3><span class="kind">{finding.label}</span> {text(finding.rule)}{where}</h3>
 <p>{text(finding.symptom)}</p>
 <details><summary>Evidence</summary><pre>{text(evidence)}</pre></details>
 <p><b>Change:</b> {text(finding.change)}<br><b>Confirm:</b> {text(finding.confirm)}</p>

@@ -258,7 +258,7 @@ class Console:
 
     def found(self, finding: Finding) -> None:
         """Print a finding of the check before training, on one line."""
-        self._print(f"{finding.severity.value}: {finding.rule}: {finding.symptom} {finding.change}")
+        self._print(f"{finding.label}: {finding.rule}: {finding.symptom} {finding.change}")
 
     def announced(self, text: str) -> None:
         """Print a message that the user must see while the run continues, even in quiet mode."""

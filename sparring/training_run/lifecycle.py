@@ -108,7 +108,8 @@ def _stop_on_errors(report: CheckReport, console: Console) -> None:
     if report.errors:
         raise GateError(
             f"The checks of {report.recipe} reported errors ({len(report.errors)}), so nothing was trained. `sparring check` "
-            "shows their evidence. Fix the errors, or train anyway with --no-check (check=False)."
+            "shows their evidence. Fix the errors, accept them by name (checks.accept), or train without any check: "
+            "--no-check (check=False)."
         )
 
 
