@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
 from sparring.cli import app
@@ -108,6 +109,46 @@ def test_a_run_is_trained_shown_evaluated_resumed_and_exported() -> None:
     written = json.loads(exported.stdout)
     assert (written["path"], written["kind"]) == ("out", "merged model")
     assert any(Path("out").iterdir())
+
+
+def test_a_run_continues_from_the_weights_of_another_and_is_listed_below_it() -> None:
+    assert sparring("train", "toy", "--no-check", "--name", "one", *SMALL).exit_code == 0
+    started = ("train", "toy", "--no-check", "--model-weights", "one@2", "--name")
+    result = sparring(*started, "two", *SMALL, "schedule.max_steps=0")
+    assert result.exit_code == 0, result.output
+    assert "warm start" not in result.stderr
+    parent = Path("runs/one").resolve()
+    origin = RunFolder(Path("runs/two")).origin()
+    assert origin is not None
+    assert (origin["run"], origin["step"], origin["weights"]) == (str(parent), 2, str(parent / "checkpoints/000002"))
+    before, after = (
+        load_file(Path("runs") / path / "weights.safetensors")
+        for path in ("one/checkpoints/000002", "two/checkpoints/000000")
+    )
+    assert before.keys() == after.keys()
+    assert all(before[name].equal(after[name]) for name in before)
+
+    assert (
+        sparring(
+            "runs", "branch", "two", "batch.group_size=3", "schedule.max_steps=1", "--no-train", "--name", "a"
+        ).exit_code
+        == 0
+    )
+    rows = [line.replace("│", " ").split() for line in sparring("runs", "list").stdout.splitlines() if "│" in line]
+    assert [row[:-1] for row in rows][1:] == [
+        ["└", "two", "completed", "0", "weights", "of", "one,", "step"],
+        ["└", "a", "created", "0", "two,", "step"],
+    ]
+    assert rows[0] == ["one", "completed", "2"]
+
+    for wrong, message in (
+        (["--resume", "two", "--model-weights", "one"], "leave one of them out"),
+        ([*started[1:4], "nowhere"], "nowhere contains no checkpoint"),
+        ([*started[1:4], "one@9"], "has no checkpoint 000009"),
+    ):
+        refused = sparring("train", *wrong)
+        assert refused.exit_code != 0
+        assert message in refused.stderr
 
 
 def test_what_user_code_prints_is_not_in_the_json() -> None:

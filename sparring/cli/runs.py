@@ -29,15 +29,19 @@ def runs_list(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
     """List all runs, oldest first."""
     if runs_dir.exists() and not runs_dir.is_dir():
         raise UsageError(f"--runs-dir {runs_dir} is not a folder; specify the folder of the runs.")
-    runs = [(folder.path.name, _status_or_damage(folder)) for folder in list_runs(runs_dir)]
+    runs = [(folder.path.name, _status_or_damage(folder), _origin_or_none(folder)) for folder in list_runs(runs_dir)]
     if as_json:
-        print_json([{"name": name, **status} for name, status in runs])
+        print_json([{"name": name, **status, "origin": origin} for name, status, origin in runs])
         return
     if not runs:
         say(f"no runs in {runs_dir} yet; `sparring train RECIPE` creates one")
         return
-    rows = [[name, status.get("status"), status.get("step", 0), status.get("reason") or ""] for name, status in runs]
-    Console().table(f"runs in {runs_dir}", ["run", "status", "step", "reason"], rows)
+    statuses = {name: status for name, status, _ in runs}
+    rows = [
+        [shown, *(statuses[name].get(key) for key in ("status", "step")), came_from, statuses[name].get("reason") or ""]
+        for name, shown, came_from in _as_tree({name: origin for name, _, origin in runs})
+    ]
+    Console().table(f"runs in {runs_dir}", ["run", "status", "step", "from", "reason"], rows)
 
 
 MAIN_METRICS = (
@@ -210,6 +214,34 @@ def _status_or_damage(folder: RunFolder) -> Mapping[str, Any]:
         return folder.status()
     except (DataError, OSError) as error:
         return {"status": "damaged", "reason": str(error)}
+
+
+def _origin_or_none(folder: RunFolder) -> Mapping[str, Any] | None:
+    """Return the run and the step that a run continues from, or None if there is none or its file is damaged."""
+    try:
+        return folder.origin()
+    except (DataError, OSError):
+        return None
+
+
+def _as_tree(origins: Mapping[str, Mapping[str, Any] | None]) -> list[tuple[str, str, str]]:
+    """Return the runs, each below the run that it continues from: its name, its indented name, and its origin."""
+    parents = {name: Path(origin["run"]).name for name, origin in origins.items() if origin is not None}
+    found: list[tuple[str, str, str]] = []
+
+    def add(name: str, depth: int) -> None:
+        origin = origins[name]
+        kind = "" if origin is None else "weights of " if "weights" in origin else ""
+        came_from = "" if origin is None else f"{kind}{parents[name]}, step {origin['step']}"
+        found.append((name, f"{'  ' * max(0, depth - 1)}{'└ ' if depth else ''}{name}", came_from))
+        for child in origins:
+            if parents.get(child) == name and child != name:
+                add(child, depth + 1)
+
+    for name in origins:
+        if parents.get(name) not in origins or parents[name] == name:
+            add(name, 0)
+    return found + [(name, name, "") for name in origins if all(name != one for one, _, _ in found)]
 
 
 def _latest_metrics(path: Path) -> Mapping[str, float]:

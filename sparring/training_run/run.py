@@ -17,7 +17,6 @@ from sparring.assembly import (
     TrainingParts,
     build_scheduler,
     build_trials,
-    find_checkpoint,
     load_checkpoint_weights,
     load_curriculum,
     load_demonstrations,
@@ -97,8 +96,8 @@ class Start:
     is_resumed: bool
     checkpoint: Path | None
     """The checkpoint of a resumed run; None if it has none yet."""
-    model_weights: str | Path | None
-    """The run or checkpoint whose weights a new run starts from."""
+    model_weights: Path | None
+    """The checkpoint whose weights a new run starts from."""
 
 
 @final
@@ -351,7 +350,7 @@ class TrainingRun:
         if self._start.checkpoint is not None:
             return True
         if source is not None:
-            learner.load_weights(load_checkpoint_weights(find_checkpoint(source), self._parts.policy))
+            learner.load_weights(load_checkpoint_weights(source, self._parts.policy))
             # The weights are saved because a resumed run does not know where they came from.
             await self._save_now(0)
         elif self._config.warm_start is not None:
