@@ -378,6 +378,10 @@ class RunFolder:
             status["status"] = "interrupted"
         return status
 
+    def has_process(self) -> bool:
+        """Return whether the process that last wrote the status still runs on this machine."""
+        return self._process_of(self.status()) is not None
+
     def request_stop(self) -> bool:
         """Request that the run stops and writes a checkpoint. Return True if a signal was sent to its process.
         Otherwise, the process notices the request after the current step.
