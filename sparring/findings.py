@@ -65,6 +65,13 @@ class Finding:
     Otherwise None."""
     confirm_after: int | None = None
     """The number of training steps after which the effect of the change can be seen."""
+    is_accepted: bool = False
+    """Whether the recipe accepts the finding (`checks.accept`), so that it does not stop a training."""
+
+    @property
+    def label(self) -> str:
+        """The severity, and whether the recipe accepts the finding."""
+        return f"accepted {self.severity.value}" if self.is_accepted else self.severity.value
 
     def as_json(self) -> dict[str, Json]:
         """Return the finding without the fields that do not apply, such as `step` before training, or empty
@@ -76,6 +83,8 @@ class Finding:
             del content["first_step"]
         if not self.settings:
             del content["settings"]
+        if not self.is_accepted:
+            del content["is_accepted"]
         for name in ("before_step", "confirm_after"):
             if content[name] is None:
                 del content[name]
@@ -97,6 +106,7 @@ class Finding:
             settings=content.get("settings", {}),
             before_step=content.get("before_step"),
             confirm_after=content.get("confirm_after"),
+            is_accepted=content.get("is_accepted", False),
         )
 
 

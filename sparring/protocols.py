@@ -421,8 +421,8 @@ class Environment(Protocol):
         ...
 
 
-RewardValue: TypeAlias = Reward | float | Sequence[float] | tuple[float, Mapping[str, float]]
-"""A Reward, its total, one number per turn, or a total with its named components."""
+RewardValue: TypeAlias = Reward | float | Sequence[float] | tuple[float | Sequence[float], Mapping[str, float]]
+"""A Reward, its total, one number per turn, or one of the last two with metrics."""
 RewardFunction: TypeAlias = Callable[[Trajectory], RewardValue | Awaitable[RewardValue]]
 """Returns the reward of a finished episode, which is the training signal."""
 ScoreValue: TypeAlias = Score | float

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Self, final
+from typing import Any, Self, final
 
 from sparring.assembly import close, load_training_parts, refuse_training
 from sparring.config import Config, load_config, untrainable
@@ -20,6 +20,7 @@ from sparring.run_folders.recipe_files import find_code_folder
 from sparring.runtime import event_loop
 from sparring.runtime.interrupts import interrupts
 from sparring.tracking import Console
+from sparring.training_run import following
 from sparring.training_run.lifecycle import TrainRequest, run_training
 from sparring.training_run.loading import RunLoader
 from sparring.training_run.run import TrainResult
@@ -70,8 +71,10 @@ class MultiTurnRLTrainer:
 
     @classmethod
     def attach(cls, run: str | Path, *, overrides: Sequence[str] = (), quiet: bool = False) -> Self:
-        """Return the trainer of an existing run, to resume or evaluate it. Raises DataError if the folder is not a run,
-        or if its manifest is missing or was written by a newer version."""
+        """Return the trainer of an existing run, to resume, evaluate or follow it: while another process of this machine
+        trains the run, `wait` waits for its end, `stop` stops it, and `status` and `log` show how it goes.
+
+        Raises DataError if the folder is not a run, or if its manifest is missing or was written by a newer version."""
         folder = RunFolder(Path(run))
         folder.require_manifest()
         trainer = cls(folder.recipe, overrides=overrides, quiet=quiet)
@@ -130,10 +133,15 @@ class MultiTurnRLTrainer:
     def wait(self, timeout: float | None = None) -> TrainResult:
         """Wait for `train`. The first Ctrl-C requests a checkpoint and a stop; the second one cancels the run.
 
+        If another process trains an attached run, wait for its end and print its steps. Ctrl-C then only ends the wait.
+        The status of the result is that of the run, such as `completed` or `failed`.
+
         Raises TimeoutError after `timeout` seconds; the run then continues.
         """
         if self._future is None:
-            raise UsageError("there is no training to wait for; call train() first.")
+            if self.folder is None:
+                raise UsageError("there is no training to wait for; call train() first.")
+            return following.follow(self.folder, self._console, timeout)
         with interrupts(self.stop):
             deadline = None if timeout is None else time.monotonic() + timeout
             while True:
@@ -147,8 +155,19 @@ class MultiTurnRLTrainer:
 
     def stop(self) -> None:
         """Save a checkpoint and stop, after the current step if that step is nearly finished. Calling it again changes
-        nothing."""
+        nothing. Raises UsageError for an attached run that no process trains."""
+        if self._future is None and self.folder is not None:
+            following.request_stop(self.folder)
         event_loop.call_soon(self._stop.set)
+
+    def status(self) -> Mapping[str, Any]:
+        """Return the status of the run (`status`, `step`, `reason` and others), or an empty mapping before the run is
+        created."""
+        return {} if self.folder is None else self.folder.status()
+
+    def log(self, num_lines: int = 20) -> list[str]:
+        """Return the last warnings and errors of the run."""
+        return [] if self.folder is None else following.read_log(self.folder, num_lines)
 
     def close(self) -> None:
         """Close the model, the ledger, the gateway and everything else that was opened, and wait until they are

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
 from sparring.cli import app
@@ -110,6 +111,46 @@ def test_a_run_is_trained_shown_evaluated_resumed_and_exported() -> None:
     assert any(Path("out").iterdir())
 
 
+def test_a_run_continues_from_the_weights_of_another_and_is_listed_below_it() -> None:
+    assert sparring("train", "toy", "--no-check", "--name", "one", *SMALL).exit_code == 0
+    started = ("train", "toy", "--no-check", "--model-weights", "one@2", "--name")
+    result = sparring(*started, "two", *SMALL, "schedule.max_steps=0")
+    assert result.exit_code == 0, result.output
+    assert "warm start" not in result.stderr
+    parent = Path("runs/one").resolve()
+    origin = RunFolder(Path("runs/two")).origin()
+    assert origin is not None
+    assert (origin["run"], origin["step"], origin["weights"]) == (str(parent), 2, str(parent / "checkpoints/000002"))
+    before, after = (
+        load_file(Path("runs") / path / "weights.safetensors")
+        for path in ("one/checkpoints/000002", "two/checkpoints/000000")
+    )
+    assert before.keys() == after.keys()
+    assert all(before[name].equal(after[name]) for name in before)
+
+    assert (
+        sparring(
+            "runs", "branch", "two", "batch.group_size=3", "schedule.max_steps=1", "--no-train", "--name", "a"
+        ).exit_code
+        == 0
+    )
+    rows = [line.replace("│", " ").split() for line in sparring("runs", "list").stdout.splitlines() if "│" in line]
+    assert [row[:-1] for row in rows][1:] == [
+        ["└", "two", "completed", "0", "weights", "of", "one,", "step"],
+        ["└", "a", "created", "0", "two,", "step"],
+    ]
+    assert rows[0] == ["one", "completed", "2"]
+
+    for wrong, message in (
+        (["--resume", "two", "--model-weights", "one"], "leave one of them out"),
+        ([*started[1:4], "nowhere"], "nowhere contains no checkpoint"),
+        ([*started[1:4], "one@9"], "has no checkpoint 000009"),
+    ):
+        refused = sparring("train", *wrong)
+        assert refused.exit_code != 0
+        assert message in refused.stderr
+
+
 def test_what_user_code_prints_is_not_in_the_json() -> None:
     with Path("toy/environment.py").open("a") as file:
         file.write("\nprint('loaded')\n")
@@ -177,6 +218,19 @@ def test_a_dry_run_shows_every_setting_with_its_origin_and_makes_no_run() -> Non
     assert settings["batch.global_batch_size"] == (16, "recipe")
     assert settings["optimizer.adam_beta1"] == (0.9, "default")
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["environment.target=environment:Pointer", "reward.scorer=environment:scorr", "data.train=environment:train"],
+)
+def test_a_dry_run_reports_a_wrong_name_before_it_shows_settings_or_loads_the_model(wrong: str) -> None:
+    (Path("toy") / "model.py").write_text("raise RuntimeError('the model was loaded')\n")
+    result = sparring("train", "toy", wrong, "--dry-run")
+    assert result.exit_code == 2
+    assert "did you mean" in result.stderr
+    assert "the model was loaded" not in result.output
+    assert result.stdout == ""
 
 
 def test_a_taken_name_is_refused_before_the_recipe_is_checked() -> None:
@@ -294,6 +348,22 @@ def test_metrics_of_a_run_being_written_are_shown_up_to_the_last_whole_line() ->
     with (folder.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "metr')
     assert json.loads(sparring("runs", "show", "one", "--json").stdout)["metrics"] == {"a": 2.0, "b": 1.0}
+
+
+def test_the_main_metrics_of_a_run_are_shown_first_and_with_their_digits() -> None:
+    recipe = Path("toy/recipe.toml")
+    folder = RunFolder.create(load_config(recipe), recipe, name="one")
+    tracker = LocalTracker(folder.path)
+    tracker.log_metrics(1, {"a/b": 3.0, "training/learning_rate": 5e-4, "rollout/reward/mean": 0.123456})
+    tracker.close()
+
+    def shown(*more: str) -> list[list[str]]:
+        lines = sparring("runs", "show", "one", *more).stdout.splitlines()
+        return [line.replace("│", " ").split() for line in lines if line.startswith("│")]
+
+    assert shown() == [["rollout/reward/mean", "0.1235"], ["training/learning_rate", "0.0005"]]
+    assert "1 more metrics: --all" in sparring("runs", "show", "one").stdout
+    assert shown("--all") == [*shown(), ["a/b", "3"]]
 
 
 def test_a_terminal_without_a_letter_shows_its_number() -> None:

@@ -137,6 +137,7 @@ UNREADABLE = [
     (["data.validation_fraction=0.5", "data.held_out_fraction=0.5"], "data.validation_fraction"),
     (["evaluation.pass_k_values=[1, 2]"], "evaluation.pass_k_values"),
     (["evaluation.pass_k_values=[0]"], "evaluation.pass_k_values.0"),
+    (["evaluation.val_top_p=0.9"], "evaluation.val_top_p"),
     (["batch.refill_groups=4", "algorithm.advantage_method=reinforce_pp_baseline"], "batch.refill_groups"),
     (["evaluation.success_threshold=1.01"], "evaluation.success_threshold"),
     (["evaluation.success_threshold=-0.01"], "evaluation.success_threshold"),

@@ -15,6 +15,7 @@ from sparring.agents import EnvironmentAgent
 from sparring.agents.scripted_session import ScriptedSession
 from sparring.algorithms.losses import LOSSES, Tokens, policy_metrics
 from sparring.algorithms.objective import Objective, reference_metrics, weight_metrics
+from sparring.checks.running.run import Options, check_recipe
 from sparring.config import Config, Section, load_config
 from sparring.data import read_tasks, split_tasks
 from sparring.detectors import DETECTORS
@@ -181,9 +182,7 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 
 def test_the_environment_of_the_readme_has_ten_lines_and_can_be_played(tmp_path: Path) -> None:
-    blocks = re.findall(
-        r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL
-    )
+    blocks = readme_example()
     assert [name for name, _ in blocks] == ["library.py", "recipe.toml", "books.jsonl"]
     for name, content in blocks:
         (tmp_path / name).write_text(content, "utf-8")
@@ -202,6 +201,25 @@ def test_the_environment_of_the_readme_has_ten_lines_and_can_be_played(tmp_path:
     assert reward(played(task, library, answer("B4"))) == 0.0
     # Cut after the call: the last message is the tool's, and contains B3 too.
     assert reward(played(task, library)) == 0.0
+
+
+def test_the_recipe_of_the_readme_draws_no_false_warning_and_its_cost_is_known(tmp_path: Path) -> None:
+    for name, content in readme_example():
+        (tmp_path / name).write_text(content, "utf-8")
+    report = check_recipe(tmp_path / "recipe.toml", Options())
+    found = {one.rule: one for one in report.findings}
+    assert {name: one.severity.value for name, one in found.items()} == {
+        "reward.scorer_missing": "warning",
+        "budgets.cost": "note",
+    }
+    # One task in a group of 8, in the only step of the only epoch. Its context holds 2048 tokens, and two turns would
+    # fill it.
+    assert found["budgets.cost"].evidence == {"steps": 1, "episodes": 8, "sampled_tokens_at_most": 8 * 2048}
+
+
+def readme_example() -> list[tuple[str, str]]:
+    text = (ROOT / "README.md").read_text("utf-8")
+    return re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL)
 
 
 def played(task: Task, library: type[Environment], *after: Any) -> Trajectory:

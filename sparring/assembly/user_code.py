@@ -9,6 +9,7 @@ from pathlib import Path
 from sparring.assembly.agent import Step, load_agent_and_environment
 from sparring.assembly.environment import build_worker_pool
 from sparring.assembly.graders import build_criterion, load_graders
+from sparring.assembly.tasks import load_tasks
 from sparring.config import Config
 from sparring.environments import Environment
 from sparring.evaluation.evaluation import SuccessCriterion
@@ -62,6 +63,13 @@ def load_user_code(
         scorer=scorer,
         criterion=criterion,
     )
+
+
+def check_code_and_data(config: Config, recipe_dir: Path) -> None:
+    """Load the user code and the data of a recipe, without a model. Raises the errors of `load_user_code` and
+    `load_tasks`."""
+    load_user_code(config, recipe_dir, lambda _: None)
+    load_tasks(config, recipe_dir)
 
 
 def _both(first: Step | None, second: Step) -> Step:

@@ -20,7 +20,6 @@ from sparring.cli.command import (
 )
 from sparring.cli.tables import format_evidence
 from sparring.errors import GateError
-from sparring.findings import Severity
 from sparring.metering.usage import EndpointUsage
 from sparring.tracking import Console
 
@@ -118,7 +117,7 @@ def _show_findings(report: CheckReport) -> None:
         say(report.reach)
     rows = [
         [
-            finding.severity.value,
+            finding.label,
             f"{finding.rule}: {finding.symptom}\n{format_evidence(finding.evidence)}",
             finding.change,
         ]
@@ -132,5 +131,4 @@ def _show_findings(report: CheckReport) -> None:
     for one in report.measured.get("endpoints", ()):
         say(f"requests: {EndpointUsage.from_json(one).summary(report.measured['prices'])}")
     decided = sum(one.state == "decided" for one in report.checked)
-    counts = ", ".join(f"{report.count(severity)} {severity.value}s" for severity in Severity)
-    say(f"{decided} of {len(report.checked)} checks decided in {report.seconds:.1f} s: {counts}")
+    say(f"{decided} of {len(report.checked)} checks decided in {report.seconds:.1f} s: {report.counts}")

@@ -12,6 +12,7 @@ import typer
 from sparring.cli.command import Json, Run, app, print_json, report_failures, resolve_run, runs_app, say
 from sparring.cli.tables import format_evidence
 from sparring.cli.train import resume_training
+from sparring.run_folders import RunFolder
 from sparring.tracking import Console
 
 if TYPE_CHECKING:
@@ -114,21 +115,15 @@ def _show(found: Diagnosis) -> None:
     say(f"at first and now: {course}" if found.course else "no step has been trained yet")
     first = found.first
     if first is not None and first.settings:
-        _show_next(found.run, first, " ".join(overrides(first.settings)))
+        say(f"next: {_next_command(Path(found.run), first)}")
 
 
-def _show_next(run: str, first: Finding, changes: str) -> None:
-    from sparring.reproduce.branch import checkpoint_steps
-    from sparring.run_folders import RunFolder
+def _next_command(run: Path, finding: Finding) -> str:
+    from sparring.diagnosis.next_command import next_command
+    from sparring.run_folders.stored import read_metrics
 
-    origin = ""
-    if first.before_step is not None:
-        steps = [step for step in checkpoint_steps(RunFolder(Path(run))) if step < first.before_step]
-        if not steps:
-            say(f"next: train the recipe again with {changes}: no checkpoint is from before step {first.before_step}")
-            return
-        origin = f"--from {steps[-1]} "
-    say(f"next: sparring runs branch {shlex.quote(run)} {origin}{changes}")
+    folder, numbers = RunFolder(run), run / "metrics.jsonl"
+    return next_command(run, folder.config(), read_metrics(numbers)[0] if numbers.is_file() else {}, finding)
 
 
 def _since(finding: Finding) -> str:

@@ -29,20 +29,46 @@ def runs_list(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
     """List all runs, oldest first."""
     if runs_dir.exists() and not runs_dir.is_dir():
         raise UsageError(f"--runs-dir {runs_dir} is not a folder; specify the folder of the runs.")
-    runs = [(folder.path.name, _status_or_damage(folder)) for folder in list_runs(runs_dir)]
+    runs = [(folder.path.name, _status_or_damage(folder), _origin_or_none(folder)) for folder in list_runs(runs_dir)]
     if as_json:
-        print_json([{"name": name, **status} for name, status in runs])
+        print_json([{"name": name, **status, "origin": origin} for name, status, origin in runs])
         return
     if not runs:
         say(f"no runs in {runs_dir} yet; `sparring train RECIPE` creates one")
         return
-    rows = [[name, status.get("status"), status.get("step", 0), status.get("reason") or ""] for name, status in runs]
-    Console().table(f"runs in {runs_dir}", ["run", "status", "step", "reason"], rows)
+    statuses = {name: status for name, status, _ in runs}
+    rows = [
+        [shown, *(statuses[name].get(key) for key in ("status", "step")), came_from, statuses[name].get("reason") or ""]
+        for name, shown, came_from in _as_tree({name: origin for name, _, origin in runs})
+    ]
+    Console().table(f"runs in {runs_dir}", ["run", "status", "step", "from", "reason"], rows)
+
+
+MAIN_METRICS = (
+    "rollout/reward/mean",
+    "rollout/score/mean",
+    "val/reward/mean",
+    "val/score/mean",
+    "rollout/turns/mean",
+    "rollout/lost",
+    "analysis/batch_valid_ratio",
+    "training/loss",
+    "training/kl_k3",
+    "training/grad_norm",
+    "training/learning_rate",
+    "timing_s/step",
+)
+"""The metrics that `runs show` shows without `--all`."""
 
 
 @runs_app.command("show")
 @report_failures
-def runs_show(run: Run, price: Prices = None, as_json: Json = False) -> None:
+def runs_show(
+    run: Run,
+    price: Prices = None,
+    show_all: Annotated[bool, typer.Option("--all", help="Show every metric, not only the main ones.")] = False,
+    as_json: Json = False,
+) -> None:
     """Show a run: status, latest metrics, checkpoints, held-out evaluations and requests to endpoints."""
     folder = RunFolder(resolve_run(run))
     status, latest = folder.status(), _latest_metrics(folder.path / "metrics.jsonl")
@@ -65,7 +91,7 @@ def runs_show(run: Run, price: Prices = None, as_json: Json = False) -> None:
     if status.get("reason"):
         say(f"reason: {status['reason']}")
     if latest:
-        Console().table("latest metrics", ["metric", "value"], sorted(latest.items()))
+        _show_metrics(latest, show_all)
     if kept:
         rows = [[each["step"], each["score"], "best" if each["is_best"] else ""] for each in kept]
         Console().table("checkpoints", ["step", "validation score", ""], rows)
@@ -161,6 +187,16 @@ def runs_sync(
         say(f"MLflow has received all of {folder.path}")
 
 
+def _show_metrics(latest: Mapping[str, float], show_all: bool) -> None:
+    main = [name for name in MAIN_METRICS if name in latest]
+    others = sorted(latest.keys() - set(main))
+    # A learning rate of 5e-4 and a reward of 0.5 need the same number of digits, not the same number of decimals.
+    rows = [[name, f"{latest[name]:.4g}"] for name in ([*main, *others] if show_all or not main else main)]
+    Console().table("latest metrics", ["metric", "value"], rows)
+    if len(rows) < len(latest):
+        say(f"{len(latest) - len(rows)} more metrics: --all")
+
+
 def _checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
     """Return the checkpoints, newest first, each with its step and its validation score if it has one."""
     scores = folder.validation_scores()
@@ -178,6 +214,34 @@ def _status_or_damage(folder: RunFolder) -> Mapping[str, Any]:
         return folder.status()
     except (DataError, OSError) as error:
         return {"status": "damaged", "reason": str(error)}
+
+
+def _origin_or_none(folder: RunFolder) -> Mapping[str, Any] | None:
+    """Return the run and the step that a run continues from, or None if there is none or its file is damaged."""
+    try:
+        return folder.origin()
+    except (DataError, OSError):
+        return None
+
+
+def _as_tree(origins: Mapping[str, Mapping[str, Any] | None]) -> list[tuple[str, str, str]]:
+    """Return the runs, each below the run that it continues from: its name, its indented name, and its origin."""
+    parents = {name: Path(origin["run"]).name for name, origin in origins.items() if origin is not None}
+    found: list[tuple[str, str, str]] = []
+
+    def add(name: str, depth: int) -> None:
+        origin = origins[name]
+        kind = "" if origin is None else "weights of " if "weights" in origin else ""
+        came_from = "" if origin is None else f"{kind}{parents[name]}, step {origin['step']}"
+        found.append((name, f"{'  ' * max(0, depth - 1)}{'└ ' if depth else ''}{name}", came_from))
+        for child in origins:
+            if parents.get(child) == name and child != name:
+                add(child, depth + 1)
+
+    for name in origins:
+        if parents.get(name) not in origins or parents[name] == name:
+            add(name, 0)
+    return found + [(name, name, "") for name in origins if all(name != one for one, _, _ in found)]
 
 
 def _latest_metrics(path: Path) -> Mapping[str, float]:

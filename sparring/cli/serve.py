@@ -46,6 +46,13 @@ def serve(
             help="The share of the conversations that another version answers. May be repeated.",
         ),
     ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of an answer; by default the run's sampling_max_tokens.")
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0, max=2, help="For requests that give none; by default that of the run's evaluations."),
+    ] = None,
     engine: Annotated[
         _Engine, typer.Option(help="What samples: torch, the model in this process, or vllm, vLLM servers.")
     ] = _Engine.TORCH,
@@ -100,6 +107,8 @@ def serve(
             admin_key=admin_key,
             canary=shares,
             vllm=servers if engine is _Engine.VLLM else None,
+            max_tokens=max_tokens,
+            temperature=temperature,
             on_ready=ready,
         )
     except KeyboardInterrupt:

@@ -28,6 +28,7 @@ from sparring.config import find_warnings, load_config, read_recipe, resolved_vi
 from sparring.config.seeds import read_seeds
 from sparring.errors import UsageError
 from sparring.run_folders import RunFolder
+from sparring.run_folders.recipe_files import find_code_folder
 from sparring.supervision.supervisor import Supervisor
 from sparring.tracking import Console
 
@@ -60,6 +61,13 @@ def train(
             help="With --resume: parts that may have changed (model,tokenizer,template,data,recipe).",
         ),
     ] = None,
+    model_weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Start from the weights of a run (RUN@STEP, RUN@best) or a checkpoint's folder, without its optimizer.",
+        ),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Check the recipe first, and stop if a finding is an error.")
     ] = True,
@@ -77,6 +85,8 @@ def train(
                 "--resume continues one run, not a family of runs; to continue a family, run `sparring train RECIPE "
                 "--seeds ...` again."
             )
+        if model_weights is not None:
+            raise UsageError("--model-weights starts a new run, but --resume continues one; leave one of them out.")
         if recipe is not None:
             changes.insert(0, recipe)
         resume_training(
@@ -102,6 +112,7 @@ def train(
         on=on,
         name=name,
         seeds=seeds,
+        weights=model_weights,
         dry_run=dry_run,
         check=check,
         supervise=supervise,
@@ -116,6 +127,7 @@ def _train_recipe(
     on: Path | None,
     name: str | None,
     seeds: str | None,
+    weights: str | None,
     dry_run: bool,
     check: bool,
     supervise: bool,
@@ -125,6 +137,7 @@ def _train_recipe(
     path = Path(recipe) / "recipe.toml" if Path(recipe).is_dir() else Path(recipe)
     placed = read_place_overrides(on, path, changes)
     if dry_run:
+        _check_code_and_data(path, [*placed, *changes])
         _show_settings(path, changes, as_json, placed)
     changes = [*placed, *changes]
     # Before torch is imported, so that a mistake in the recipe is reported at once.
@@ -132,26 +145,42 @@ def _train_recipe(
     if not config.is_trainable:
         raise untrainable(config, str(path))
     if seeds is not None:
+        if weights is not None:
+            raise UsageError(
+                "--model-weights and --seeds cannot be combined; train each seed with a run.seed of its own."
+            )
         read_seeds(seeds, config, changes)
     elif not dry_run:
         RunFolder.require_new(Path(config.run.runs_dir), name or config.run.name)
+    source = None if weights is None else _find_weights(weights)
     if supervise and not dry_run:
         named = [] if name is None else ["--name", name]
         unchecked = [] if check else ["--no-check"]
         several = [] if seeds is None else ["--seeds", seeds]
-        begin = [str(path), *changes, *named, *unchecked, *several]
+        started = [] if source is None else ["--model-weights", str(source)]
+        begin = [str(path), *changes, *named, *unchecked, *several, *started]
         _supervise(begin, again=None if seeds is None else begin, as_json=as_json)
     if seeds is not None and not dry_run:
         train_family(path, seeds, changes, name=name, check=check, as_json=as_json)
         return
     from sparring.trainer import MultiTurnRLTrainer
 
-    with MultiTurnRLTrainer(path, overrides=changes, name=name, check=check, quiet=as_json) as trainer:
+    with MultiTurnRLTrainer(
+        path, overrides=changes, name=name, model_weights=source, check=check, quiet=as_json
+    ) as trainer:
         if dry_run:
             trainer.train(dry_run=True)
             typer.echo("recipe, environment, data and model fit together; nothing was trained.", err=True)
             return
         _report_training(trainer.train(), as_json)
+
+
+def _find_weights(weights: str) -> Path:
+    """Return the checkpoint that the option names. Raises UsageError and DataError if there is none."""
+    from sparring.evaluation.policies import checkpoint_of, find_checkpoint
+
+    named = find_checkpoint(weights)
+    return Path(weights) if named is None else checkpoint_of(*named)
 
 
 def _supervise(
@@ -236,6 +265,15 @@ def _report_training(result: Any, as_json: bool) -> None:
     for line in result.claim.lines():
         say(line)
     say(f"next: sparring eval {shlex.quote(str(result.run))}")
+
+
+def _check_code_and_data(path: Path, changes: Sequence[str]) -> None:
+    """Report a wrong name in the recipe before its settings, and before the model is loaded."""
+    from sparring.assembly.user_code import check_code_and_data
+
+    config = load_config(path, changes)
+    if config.is_trainable:
+        check_code_and_data(config, find_code_folder(path))
 
 
 def _show_settings(path: Path, changes: Sequence[str], as_json: bool, placed: Sequence[str]) -> None:

@@ -80,7 +80,7 @@ def _progress(folder: RunFolder, clock: Callable[[], float]) -> Progress | None:
 
 def _lineage(folder: RunFolder, clock: Callable[[], float]) -> Lineage | None:
     origin = folder.origin()
-    if origin is None:
+    if origin is None or "weights" in origin:  # new training from other weights, whose steps are not comparable
         return None
     parent = Path(origin["run"])
     if not RunFolder.is_run(parent):

@@ -46,7 +46,7 @@ class SuccessCriterion:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Evaluation:
     """The results of one policy on a set of tasks. Sequences contain one number per task, in the order of
     `task_ids`."""
@@ -89,6 +89,12 @@ class Evaluation:
     """The settings that differ from the run's recipe, by key, such as `{"environment.max_turns": 3}`."""
     is_random_control: bool = False
     """Whether the policy is a run of the same recipe that was trained with random rewards."""
+
+    def __repr__(self) -> str:
+        """Return the name and the main numbers. `as_json` returns everything."""
+        success, score = (f"{one.mean:.2f} [{one.low:.2f}, {one.high:.2f}]" for one in (self.success, self.score))
+        tasks = f"{len(self.task_ids)} task{'' if len(self.task_ids) == 1 else 's'}"
+        return f"<Evaluation {self.name} ({self.setting}): success {success}, score {score}, {tasks}>"
 
     @property
     def num_lost(self) -> int:

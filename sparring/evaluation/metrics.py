@@ -168,6 +168,8 @@ def _episode_metrics(graded: GradedGroups, prefix: str) -> Iterator[tuple[str, f
 def _token_metrics(graded: GradedGroups, prefix: str) -> Iterator[tuple[str, float]]:
     if not all(turn.token_ids or turn.usage is not None for one in graded.episodes for turn in one.turns):
         return
+    prompts = [turn.num_prompt_tokens for one in graded.episodes for turn in one.turns]
+    yield f"{prefix}/tokens/prompt_mean", fmean(prompts or [0])
     responses = [one.num_sampled_tokens for one in graded.episodes]
     yield f"{prefix}/tokens/response_mean", fmean(responses)
     yield f"{prefix}/tokens/response_std", pstdev(responses)

@@ -19,7 +19,7 @@ from sparring.types import TrajectoryGroup
 FORMAT = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EvaluationReport:
     """Evaluations on the same tasks and seeds. The report compares the last policy with each of the other policies at
     equal settings."""
@@ -35,6 +35,9 @@ class EvaluationReport:
     """The requests and tokens of the evaluation's endpoints: policies, LLM judges, simulated users."""
     seen_in_training: int = 0
     """The number of held-out tasks that are also in the training split, with the same content."""
+
+    def __repr__(self) -> str:
+        return "\n  ".join([f"<EvaluationReport {self.path}:", *map(repr, self.evaluations)]) + ">"
 
     def as_json(self, prices: Mapping[str, float] | None = None) -> dict[str, Any]:
         """Return the report as JSON data, with the cost if `prices` are known."""

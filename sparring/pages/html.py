@@ -102,11 +102,22 @@ def finding_article(finding: Finding, *, more: str = "") -> str:
     evidence = json.dumps(dict(finding.evidence), indent=1, ensure_ascii=False)
     where = "" if finding.step is None else f" <small>after step {finding.step}</small>"
     return f"""<article class="{finding.severity.value}">
-<h3><span class="kind">{finding.severity.value}</span> {text(finding.rule)}{where}</h3>
+<h3><span class="kind">{finding.label}</span> {text(finding.rule)}{where}</h3>
 <p>{text(finding.symptom)}</p>
 <details><summary>Evidence</summary><pre>{text(evidence)}</pre></details>
 <p><b>Change:</b> {text(finding.change)}<br><b>Confirm:</b> {text(finding.confirm)}</p>
 {more}</article>"""
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table with a heading as markup. Numbers have three decimals."""
+    head = "".join(f"<th>{text(column)}</th>" for column in columns)
+    body = "".join("<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<h3>{text(title)}</h3><table><tr>{head}</tr>{body}</table>"
+
+
+def _cell(value: object) -> str:
+    return text(f"{value:.3f}" if isinstance(value, float) else value)
 
 
 def asset(package: str, name: str) -> str:

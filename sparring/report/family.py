@@ -24,8 +24,8 @@ from sparring.evaluation.controls import Rise
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.of_run import evaluated
 from sparring.evaluation.seed_intervals import interval_over_seeds, shared_tasks
-from sparring.evaluation.tables import Table, gains_table, seeds_table
-from sparring.pages.html import asset, document, text
+from sparring.evaluation.tables import gains_table, seeds_table
+from sparring.pages.html import asset, document, table, text
 from sparring.report.curves import Chart, Line, legend, svg
 from sparring.run_folders.family_folder import FamilyFolder
 from sparring.run_folders.stored import read_metrics
@@ -165,7 +165,7 @@ def _verdict(family: AcrossSeeds) -> str:
 def _policies(family: AcrossSeeds) -> str:
     if not family.policies:
         return '<section id="policies"><h2>Policies</h2><p>No seed has a result yet.</p></section>'
-    tables = "".join(map(_table, filter(None, (seeds_table(family), gains_table(family)))))
+    tables = "".join(table(*one) for one in (seeds_table(family), gains_table(family)) if one is not None)
     return f"""<section id="policies"><h2>Policies</h2>
 <p>Success on {text(family.setting)}. Each dot is a seed{"; the diamond is the outlier" if family.outlier else ""}. The thick line
 is the 95 % interval of the mean for other seeds on these tasks; the thin line is the interval for other seeds on other tasks.</p>
@@ -231,13 +231,6 @@ def _by_task(family: AcrossSeeds) -> str:
         f"<p>Of {len(shared)} tasks that all seeds ran, tuned solved {always} in every episode with every seed, and "
         f"{never} with no seed; {len(shared) - always - never} are in between.</p>"
     )
-
-
-def _table(table: Table) -> str:
-    title, columns, rows = table
-    head = "".join(f"<th>{text(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<h3>{text(title)}</h3><table><tr>{head}</tr>{body}</table>"
 
 
 def _seeds(family: AcrossSeeds, target: Path) -> str:

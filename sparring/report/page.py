@@ -13,7 +13,7 @@ from statistics import fmean
 
 from sparring.config import resolved_toml
 from sparring.diagnosis import SYMPTOMS
-from sparring.diagnosis.proposal import overrides
+from sparring.diagnosis.next_command import next_command
 from sparring.errors import UsageError
 from sparring.evaluation.controls import Rise
 from sparring.evaluation.evaluation import Evaluation
@@ -253,15 +253,19 @@ def _diagnosis_section(record: Record, ids: set[str]) -> str:
     if found is None:
         return ""
     articles = [
-        finding_article(finding, more=_links(finding, ids)) for finding in found.findings if finding.rule in SYMPTOMS
+        finding_article(finding, more=_links(record, finding, ids))
+        for finding in found.findings
+        if finding.rule in SYMPTOMS
     ]
     return f'<section id="diagnosis"><h2>Diagnosis</h2><p>{text(found.headline)}</p>{"".join(articles)}</section>'
 
 
-def _links(finding: Finding, ids: set[str]) -> str:
+def _links(record: Record, finding: Finding, ids: set[str]) -> str:
     links = " ".join(_episode_link(one, ids) for one in finding.trajectories[:MOST_EPISODES])
-    settings = " ".join(overrides(finding.settings))
-    shown = f"<p><code>sparring runs branch RUN {text(settings)}</code></p>" if settings else ""
+    shown = ""
+    if finding.settings:
+        command = next_command(record.path, record.config, record.metrics, finding)
+        shown = f"<p><code>{text(command)}</code></p>"
     return shown + (f'<p class="faint">Episodes: {links}.</p>\n' if links else "")
 
 

@@ -225,6 +225,8 @@ def _findings(record: Record) -> Look:
     errors = [one for one in doubtful if one.severity is Severity.ERROR]
     off = len(record.config.detectors.off)
     notes = f" {_count(off, 'detector')} turned off." if off else ""
+    accepted = sum(one.is_accepted for one in record.findings)
+    notes += f" The recipe accepts {_count(accepted, 'finding')} of the check." if accepted else ""
     if not doubtful:
         text = "No finding casts doubt on the numbers; see below." if record.findings else "No rule reported a finding."
         return Look(name="Findings", state=State.GOOD, text=text + notes)
@@ -237,6 +239,8 @@ def _findings(record: Record) -> Look:
 
 def _speaks_against(one: Finding) -> bool:
     """Return whether a finding casts doubt on the numbers. Other findings give advice on training."""
+    if one.is_accepted:
+        return False
     is_advice = one.step is None and one.rule.startswith(ADVICE)
     return one.severity is Severity.ERROR or (one.severity is Severity.WARNING and not is_advice)
 

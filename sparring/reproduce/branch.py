@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sparring.config import Config, load_config
+from sparring.diagnosis.next_command import checkpoint_steps
 from sparring.errors import DataError, UsageError
 from sparring.ledger import Ledger
 from sparring.run_folders import RunFolder
@@ -114,12 +115,6 @@ def _refuse(before: Config, after: Config, different: Mapping[str, tuple[Json, J
             "adapter has learned needs its rank. Raise the rank, or train the recipe with the lower one from the "
             "start."
         )
-
-
-def checkpoint_steps(run: RunFolder) -> list[int]:
-    """Return the steps from which a branch can start. 0 is after the warm start."""
-    there = [one.name for one in run.checkpoints.glob("[!.]*") if one.is_dir()]
-    return sorted(0 if name == WARM_START else int(name) for name in there if name == WARM_START or name.isdigit())
 
 
 def _checkpoint(parent: RunFolder, step: int | None) -> Path:

@@ -40,8 +40,9 @@ def to_reward(value: object, *, turn_ids: Sequence[int], source: str) -> Reward:
     """Convert a reward value of any allowed shape to a Reward. The message of a RewardError begins with `source`."""
     if isinstance(value, Reward):
         return _checked(value, turn_ids, source)
+    metrics: Mapping[str, float] = {}
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping):
-        return Reward(total=_number(value[0], source), metrics=_numbers(value[1], source, "metric"))
+        value, metrics = value[0], _numbers(value[1], source, "metric")
     if isinstance(value, list | tuple):
         if len(value) != len(turn_ids):
             raise RewardError(
@@ -49,8 +50,8 @@ def to_reward(value: object, *, turn_ids: Sequence[int], source: str) -> Reward:
                 "per turn, in order, or one per user message with `per_user_turn(trajectory, numbers)`."
             )
         numbers = [_number(item, source) for item in value]
-        return Reward(total=math.fsum(numbers), per_turn=dict(zip(turn_ids, numbers, strict=True)))
-    return Reward(total=_number(value, source))
+        return Reward(total=math.fsum(numbers), per_turn=dict(zip(turn_ids, numbers, strict=True)), metrics=metrics)
+    return Reward(total=_number(value, source), metrics=metrics)
 
 
 def per_user_turn(trajectory: Trajectory, rewards: Sequence[float]) -> Reward:
@@ -103,7 +104,7 @@ def _number(value: object, source: str) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise RewardError(
             f"{source} is {value!r} of type {type(value).__name__}, which is not a number; "
-            "return a float, a list with one float per turn, (value, metrics), or a Reward."
+            "return a float, a list with one float per turn, either of them as (value, metrics), or a Reward."
         )
     if not math.isfinite(value):
         raise RewardError(f"{source} is {float(value)}, which cannot be learned from; return a finite number.")

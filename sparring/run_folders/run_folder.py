@@ -202,9 +202,23 @@ class RunFolder:
         }
         write_json(self.path / MANIFEST, manifest)
 
+    def record_weights(self, checkpoint: Path, digest: str) -> None:
+        """Record in the manifest the checkpoint whose weights the run starts from, and its run and step."""
+        of_run = checkpoint.parent.name == "checkpoints" and self.is_run(checkpoint.parents[1])
+        manifest = self.manifest()
+        manifest["origin"] = {
+            "run": str(checkpoint.parents[1] if of_run else checkpoint),
+            "step": int(checkpoint.name) if checkpoint.name.isdigit() else 0,
+            "changes": {},
+            "files": [],
+            "weights": str(checkpoint),
+            "sha256": digest,
+        }
+        write_json(self.path / MANIFEST, manifest)
+
     def origin(self) -> Mapping[str, Any] | None:
-        """Return the entry of `record_origin`, or None if the run was not branched. Raises DataError if the manifest is
-        damaged."""
+        """Return the entry of `record_origin` or `record_weights` (which has `weights`), or None if the run has no
+        parent. Raises DataError if the manifest is damaged."""
         return self.manifest().get("origin")
 
     def manifest(self) -> dict[str, Any]:
@@ -363,6 +377,10 @@ class RunFolder:
         if status.get("status") in ("running", "paused") and self._process_of(status) is None:
             status["status"] = "interrupted"
         return status
+
+    def has_process(self) -> bool:
+        """Return whether the process that last wrote the status still runs on this machine."""
+        return self._process_of(self.status()) is not None
 
     def request_stop(self) -> bool:
         """Request that the run stops and writes a checkpoint. Return True if a signal was sent to its process.

@@ -16,6 +16,7 @@ from sparring.assembly import load_policy
 from sparring.assembly.engines import TO_STDERR, ServerOptions, connect_servers
 from sparring.chat import create_chat
 from sparring.config import Config, EngineSection, ModelSection
+from sparring.config.sections import SamplingSection
 from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import UsageError
 from sparring.evaluation.policies import checkpoint_of, find_checkpoint
@@ -88,9 +89,14 @@ def serve(
     admin_key: str | None = None,
     canary: Mapping[str, float] | None = None,
     vllm: VLLMServers | None = None,
+    max_tokens: int | None = None,
+    temperature: float | None = None,
     on_ready: Callable[[str, str], None] | None = None,
 ) -> None:
     """Answer requests until interrupted. `on_ready(base_url, model_name)` is called when the server accepts requests.
+
+    An answer has at most `max_tokens` tokens. `temperature` applies to requests that give none. By default, both are
+    those with which the run is evaluated, or the defaults of a recipe for a model that is not from a run.
 
     `canary` maps other versions of the run, `RUN@STEP`, to the share of the conversations that they answer. With
     `admin_key`, an operator can change the versions while the server runs. With `vllm`, vLLM servers sample.
@@ -100,8 +106,23 @@ def serve(
     """
     torch.set_num_threads(os.cpu_count() or 1)
     served = _load(model) if vllm is None else _load_on_vllm(model, vllm)
-    open_server = partial(ModelServer, api_key=api_key, host=host, port=port)
+    sampling = _sampling(model, max_tokens, temperature)
+    open_server = partial(ModelServer, chat=served.chat, sampling=sampling, api_key=api_key, host=host, port=port)
     interrupts.run(_serve(served, canary or {}, admin_key, open_server, on_ready))
+
+
+def _sampling(model: str, max_tokens: int | None, temperature: float | None) -> Sampling:
+    """Return the sampling settings of requests that give none. Those of the run are the default."""
+    named = find_checkpoint(model)
+    if named is None:
+        defaults = SamplingSection()
+        own = Sampling(temperature=defaults.temperature, max_tokens=defaults.sampling_max_tokens)
+    else:
+        config = named[0].trained_config()
+        own = Sampling(temperature=config.serving_temperature, max_tokens=config.sampling.sampling_max_tokens)
+    return Sampling(
+        temperature=own.temperature if temperature is None else temperature, max_tokens=max_tokens or own.max_tokens
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +197,7 @@ async def _serve(
 ) -> None:
     try:
         versions = await _load_versions(served, canary, admin_key)
-        async with open_server(versions=versions, chat=served.chat, sampling=Sampling(max_tokens=512)) as server:
+        async with open_server(versions=versions) as server:
             if on_ready is not None:
                 on_ready(server.base_url, versions.name)
             await asyncio.Event().wait()

@@ -6,11 +6,12 @@ Progress goes to standard error and results to standard output, so that `--json`
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, final
 
+from rich.cells import cell_len
 from rich.console import Console as RichConsole
 from rich.markup import escape
 from rich.progress import (
@@ -39,6 +40,8 @@ LEAST_KEPT = 0.7
 """A warning is printed if the correction for stale tokens leaves a mean weight below this value."""
 MOST_SEQUENCES = 1.2
 """A warning is printed if there are more sequences per episode than this number."""
+SPARE_WIDTH = 40
+"""The characters that a table in a file has for lines of several words, in addition to the longest word of each column."""
 STEP_NUMBERS = (
     ("reward", "rollout/reward/mean", "{:.3f}"),
     ("score", "rollout/score/mean", "{:.3f}"),
@@ -255,7 +258,7 @@ class Console:
 
     def found(self, finding: Finding) -> None:
         """Print a finding of the check before training, on one line."""
-        self._print(f"{finding.severity.value}: {finding.rule}: {finding.symptom} {finding.change}")
+        self._print(f"{finding.label}: {finding.rule}: {finding.symptom} {finding.change}")
 
     def announced(self, text: str) -> None:
         """Print a message that the user must see while the run continues, even in quiet mode."""
@@ -267,12 +270,33 @@ class Console:
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Print a result on standard output."""
         table = Table(title=escape(title), title_justify="left")
+        shown = [[f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+        texts = [[column, *cells] for column, *cells in zip(columns, *shown, strict=True)]
+        widths = self._find_widths(texts)
         for index, column in enumerate(columns):
             is_number = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
-            table.add_column(escape(column), justify="right" if is_number else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(escape(f"{cell:.3f}" if isinstance(cell, float) else str(cell)) for cell in row))
+            justify = "right" if is_number else "left"
+            table.add_column(escape(column), justify=justify, overflow="fold", width=widths[index])
+        for row in shown:
+            table.add_row(*map(escape, row))
         self._results.print(table)
+
+    def _find_widths(self, columns: Sequence[Sequence[str]]) -> Sequence[int | None]:
+        """Return the widths of columns of a table in which no word is broken, or None for each if there is no room.
+
+        A terminal cannot be wider than it is. A file or a pipe can, so there is always room.
+        """
+        borders = 3 * len(columns) + 1  # a line and two spaces for each column, and the last line
+        words = [_widest(word for text in texts for word in text.split()) for texts in columns]
+        lines = [_widest(line for text in texts for line in text.splitlines()) for texts in columns]
+        wanted = sum(lines) - sum(words)
+        if not self._results.is_terminal:
+            self._results.width = max(self._results.width, borders + sum(words) + min(wanted, SPARE_WIDTH))
+        spare = self._results.width - borders - sum(words)
+        if spare < 0 or wanted <= 0:
+            return [None] * len(columns)
+        share = min(1.0, spare / wanted)
+        return [word + int(share * (line - word)) for word, line in zip(words, lines, strict=True)]
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         self.metrics(step, metrics)
@@ -331,6 +355,10 @@ class _Training:
         self.max_steps, self.start, self.num_episodes = max_steps, start, episodes
         self.num_played = 0
         self.start_time = time.monotonic()
+
+
+def _widest(texts: Iterable[str]) -> int:
+    return max(map(cell_len, texts), default=0)
 
 
 def interval(value: IntervalLike) -> str:

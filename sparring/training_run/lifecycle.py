@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from sparring.assembly import TrainingParts, record_parts
+from sparring.assembly import TrainingParts, find_checkpoint, record_parts
 from sparring.checks.running import gate
 from sparring.checks.running.check_report import CheckReport
 from sparring.copies.copier import Copier, open_copier
@@ -27,6 +27,7 @@ from sparring.runtime.logs import log_to_folder
 from sparring.supervision.report import supervised
 from sparring.supervision.watchdog import BLOCKED_SECONDS, Patience, Watchdog
 from sparring.tracking import Console, open_trackers
+from sparring.training.checkpoint_files import hash_checkpoint
 from sparring.training_run.loading import LoadedRun, RunLoader
 from sparring.training_run.resuming import find_start
 from sparring.training_run.run import Start, TrainingRun, TrainResult
@@ -59,16 +60,28 @@ async def run_training(loader: Loader, request: TrainRequest, console: Console, 
             # This must come before anything is opened that may write.
             held.enter_context(resumed.lock_for_training())
             checkpoint = await asyncio.to_thread(find_start, resumed, request.overrides)
+        weights = await asyncio.to_thread(_find_weights, resumed, request)
         loaded = await _load(loader, request, console)
         if resumed is None:
             held.enter_context(loaded.folder.lock_for_training())
+            if weights is not None:
+                loaded.folder.record_weights(weights, hash_checkpoint(weights))
         held.enter_context(log_to_folder(loaded.folder.path))
         held.enter_context(meter_usage(loaded.folder.path, during="training"))
         await _compare_with_manifest(loaded, request, console)
-        start = Start(is_resumed=request.resume, checkpoint=checkpoint, model_weights=request.model_weights)
+        start = Start(is_resumed=request.resume, checkpoint=checkpoint, model_weights=weights)
         result = await _train(loaded, start, console, stop)
     console.finished(result.run, result.status, result.step)
     return result
+
+
+def _find_weights(resumed: RunFolder | None, request: TrainRequest) -> Path | None:
+    """Return the checkpoint whose weights the run starts from, or None. A run that is resumed before its first
+    checkpoint starts from the same weights again. Raises DataError if there is no checkpoint."""
+    source = request.model_weights
+    if resumed is not None:
+        source = (resumed.origin() or {}).get("weights")
+    return None if source is None else find_checkpoint(source).resolve()
 
 
 async def _load(loader: Loader, request: TrainRequest, console: Console) -> LoadedRun[TrainingParts]:
@@ -108,7 +121,8 @@ def _stop_on_errors(report: CheckReport, console: Console) -> None:
     if report.errors:
         raise GateError(
             f"The checks of {report.recipe} reported errors ({len(report.errors)}), so nothing was trained. `sparring check` "
-            "shows their evidence. Fix the errors, or train anyway with --no-check (check=False)."
+            "shows their evidence. Fix the errors, accept them by name (checks.accept), or train without any check: "
+            "--no-check (check=False)."
         )
 
 

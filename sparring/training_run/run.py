@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from sparring.assembly import (
     TrainingParts,
     build_scheduler,
     build_trials,
-    find_checkpoint,
     load_checkpoint_weights,
     load_curriculum,
     load_demonstrations,
@@ -32,9 +32,11 @@ from sparring.evaluation.claim import Claim
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.evaluation.of_run import claim_of_run
 from sparring.evaluation.report import FORMAT
+from sparring.evaluation.tables import result_table
 from sparring.findings import Severity
 from sparring.metering.budget import Budget
 from sparring.metering.usage import read_usage
+from sparring.pages.html import table, text
 from sparring.protocols import Tracker
 from sparring.rollouts import GroupPlan
 from sparring.rollouts.actions import StateVisits
@@ -58,7 +60,7 @@ from sparring.training_run.reactions import REACTIONS, Incident
 from sparring.types import Json, Sampling, Trajectory, TrajectoryGroup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TrainResult:
     """The outcome of a finished `train()`."""
 
@@ -68,6 +70,17 @@ class TrainResult:
     validations: Mapping[int, Evaluation]
     train_seconds: float
     """Wall time of the RL steps, including validation."""
+
+    def __repr__(self) -> str:
+        head = f"<TrainResult {self.run}: {self.status} after step {self.step}, {self.train_seconds:.0f} s"
+        return "\n  ".join([head, *map(repr, self.validations.values())]) + ">"
+
+    def _repr_html_(self) -> str:
+        """Return the validations and the claim as markup, which notebooks show."""
+        head = f"<p>{text(self.run)}: {text(self.status)} after step {self.step}, {self.train_seconds:.0f} s</p>"
+        rows = list(self.validations.values())
+        shown = table(*result_table(rows, title="validation")) if rows else ""
+        return head + shown + "".join(f"<p>{text(line)}</p>" for line in self.claim.lines())
 
     @property
     def claim(self) -> Claim:
@@ -83,8 +96,8 @@ class Start:
     is_resumed: bool
     checkpoint: Path | None
     """The checkpoint of a resumed run; None if it has none yet."""
-    model_weights: str | Path | None
-    """The run or checkpoint whose weights a new run starts from."""
+    model_weights: Path | None
+    """The checkpoint whose weights a new run starts from."""
 
 
 @final
@@ -196,7 +209,7 @@ class TrainingRun:
         self._saver.validated(step, evaluation.score.mean)
         await self.run_detectors(step)
         if step == 0 and schedule.max_steps > 0:
-            check_baseline(evaluation, self._config)
+            check_baseline(evaluation, self._config, self._path)
 
     async def run_detectors(self, step: int) -> None:
         """Log the detectors' findings after a step, and react to errors as the recipe specifies.
@@ -337,7 +350,7 @@ class TrainingRun:
         if self._start.checkpoint is not None:
             return True
         if source is not None:
-            learner.load_weights(load_checkpoint_weights(find_checkpoint(source), self._parts.policy))
+            learner.load_weights(load_checkpoint_weights(source, self._parts.policy))
             # The weights are saved because a resumed run does not know where they came from.
             await self._save_now(0)
         elif self._config.warm_start is not None:
@@ -400,7 +413,11 @@ class TrainingRun:
             temperature=section.val_temperature,
             group_size=section.val_group_size,
         )
-        sampling = Sampling(temperature=section.val_temperature, max_tokens=self._config.sampling.sampling_max_tokens)
+        sampling = Sampling(
+            temperature=section.val_temperature,
+            top_p=section.val_top_p,
+            max_tokens=section.val_max_tokens or self._config.sampling.sampling_max_tokens,
+        )
         with self._console.steps(f"validation: {row.name}", len(tasks)) as progress:
             evaluation, groups = await evaluate(
                 parts.collector,
@@ -432,7 +449,7 @@ class TrainingRun:
         )
 
 
-def check_baseline(evaluation: Evaluation, config: Config) -> None:
+def check_baseline(evaluation: Evaluation, config: Config, run: Path) -> None:
     """Raise GateError if no episode succeeded before training: RL amplifies existing successes but cannot create
     them."""
     if sum(evaluation.successes) or config.evaluation.allow_zero_baseline:
@@ -440,9 +457,27 @@ def check_baseline(evaluation: Evaluation, config: Config) -> None:
     raise GateError(
         f"none of {sum(evaluation.samples)} validation episodes succeeded before training (score "
         f"{evaluation.score.mean:.3f}, reward {evaluation.metrics['val/reward/mean']:.3f}). RL amplifies what the policy "
-        "sometimes does right, but it cannot create a first success. Make the task easier, add a [warm_start] on "
-        "demonstrations, or train anyway with evaluation.allow_zero_baseline=true."
+        f"sometimes does right, but it cannot create a first success. {_remedy(config, run)}"
     )
+
+
+def _remedy(config: Config, run: Path) -> str:
+    """Return what to do if no episode succeeded before training."""
+    section, parts = config.warm_start, []
+    if config.evaluation.val_temperature == 0:
+        parts.append("Validation is greedy, and sampled episodes may succeed: set evaluation.val_temperature=1.")
+    if section is None:
+        parts.append(
+            "Make the task easier, add a [warm_start] on demonstrations, or train anyway with "
+            "evaluation.allow_zero_baseline=true."
+        )
+    else:
+        resume = shlex.join(["sparring", "train", "--resume", str(run), "evaluation.allow_zero_baseline=true"])
+        parts.append(
+            f"The warm start of {section.steps} steps was not enough: raise warm_start.steps or make the task easier, and "
+            f"train the recipe again. To keep the finished warm start and train anyway: {resume}"
+        )
+    return " ".join(parts)
 
 
 def _count_group(progress: ProgressCallback, _: TrajectoryGroup) -> None:

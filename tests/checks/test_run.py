@@ -58,13 +58,22 @@ def test_a_clean_recipe_gives_exit_code_0_and_its_numbers_as_json() -> None:
     assert document["measured"]["tools"] == ["find", "floor"]
 
 
+def test_a_report_is_short_in_a_notebook() -> None:
+    report = CheckReport.of("r", [finding(Severity.NOTE, "odd"), finding(Severity.ERROR, "wrong")], (), seconds=1.0)
+    assert repr(report).splitlines() == [
+        "<CheckReport r: 1 error, 0 warnings, 1 note",
+        "  error: environment.plays: wrong",
+        "  note: environment.plays: odd>",
+    ]
+
+
 def test_the_cost_is_of_the_steps_that_the_tasks_suffice_for() -> None:
     # 40 tasks, played once: ten batches of 4 are the ten steps of the recipe; three batches of 16 are not.
     whole = check_recipe(CLEAN, Options(families=("budgets",))).findings
     short = check_recipe(CLEAN, Options(families=("budgets",), overrides=("batch.global_batch_size=16",))).findings
     assert [(one.evidence["steps"], one.evidence["episodes"]) for one in (*whole, *short)] == [(10, 160), (3, 160)]
     assert "ends after" not in whole[0].symptom
-    assert "It ends after 3 of 10 steps, because 1 passes over 40 tasks" in short[0].symptom
+    assert "It ends after 3 of 10 steps: there are no more batches of 16 in 1 pass over 40 tasks" in short[0].symptom
 
 
 @pytest.mark.parametrize(

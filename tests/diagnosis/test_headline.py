@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from sparring.cli.diagnose import _show_next  # pyright: ignore[reportPrivateUsage]
 from sparring.diagnosis.diagnose import Diagnosis, diagnose
+from sparring.diagnosis.next_command import next_command
 from sparring.diagnosis.observed import Observed
 from sparring.findings import Finding, Severity
 from sparring.run_folders.history import Digest
-from tests.diagnosis.runs import rises, run
+from tests.diagnosis.runs import config, rises, run
 
 
 def build_finding(rule: str, step: int, severity: Severity = Severity.WARNING) -> Finding:
@@ -114,14 +114,15 @@ def test_a_finding_states_since_when_it_holds() -> None:
     assert Finding.from_json(found.as_json()) == found
 
 
-def test_the_next_command_begins_before_the_harm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    late = replace(build_finding("stall.collapse", 25), before_step=9)
+def test_the_next_command_begins_before_the_harm(tmp_path: Path) -> None:
+    late = replace(build_finding("stall.collapse", 25), before_step=9, settings={"a.b": 1})
+    settings = config("schedule.max_steps=100")
     (tmp_path / "run.toml").touch()
     for name in ("warm_start", "000005", "000010"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    for step, expected in ((9, "--from 5 a.b=1"), (5, "--from 0 a.b=1"), (None, f"{tmp_path} a.b=1")):
-        _show_next(str(tmp_path), replace(late, before_step=step), "a.b=1")
-        assert expected in capsys.readouterr().out
+    for step, expected in ((9, " --from 5 a.b=1"), (5, " --from 0 a.b=1"), (None, " a.b=1")):
+        command = next_command(tmp_path, settings, {}, replace(late, before_step=step))
+        assert command == f"sparring runs branch {tmp_path}{expected}"
     (tmp_path / "checkpoints" / "warm_start").rmdir()
-    _show_next(str(tmp_path), replace(late, before_step=5), "a.b=1")
-    assert "train the recipe again with a.b=1: no checkpoint is from before step 5" in capsys.readouterr().out
+    again = next_command(tmp_path, settings, {}, replace(late, before_step=5))
+    assert again == "train the recipe again with a.b=1: no checkpoint is from before step 5"

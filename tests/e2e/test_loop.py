@@ -2,6 +2,8 @@
 
 import gc
 import json
+import re
+import shutil
 import time
 import weakref
 from pathlib import Path
@@ -13,10 +15,12 @@ from sparring.assembly import TrainingParts
 from sparring.errors import GateError, RewardError
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.ledger.states import FINAL_STATES
+from sparring.run_folders.stored import read_trajectories
 from sparring.runtime import event_loop
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import checkpoints
 from sparring.training_run.loading import LoadedRun
+from sparring.types import Sampling
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "pointer_chase" / "recipe.toml"
 SMALL = (
@@ -124,20 +128,50 @@ def test_a_run_that_is_killed_again_before_its_next_checkpoint_can_still_be_resu
 def test_a_run_that_failed_right_after_its_warm_start_resumes_from_it(tmp_path: Path) -> None:
     strict = ("schedule.max_steps=1", "evaluation.allow_zero_baseline=false", "warm_start.steps=1")
     trainer = trainer_of(tmp_path, *strict)
-    with pytest.raises(GateError):
+    with pytest.raises(GateError, match=r"The warm start of 1 steps was not enough: raise warm_start.steps") as refused:
         trainer.train()
+    assert "add a [warm_start]" not in str(refused.value)
     assert trainer.folder is not None
-    # What the error advises.
-    again = MultiTurnRLTrainer.attach(trainer.folder.path, overrides=["evaluation.allow_zero_baseline=true"])
+    advised = f"sparring train --resume {trainer.folder.path} "
+    *_, overrides = str(refused.value).partition(advised)
+    again = MultiTurnRLTrainer.attach(trainer.folder.path, overrides=overrides.split())
     result = again.train(resume=True)
     assert result is not None
     assert (result.status, result.step) == ("completed", 1)
 
 
 def test_no_success_before_training_stops_the_run_and_reports_why(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, "warm_start.steps=1", "evaluation.allow_zero_baseline=false", "schedule.max_steps=1")
-    with pytest.raises(GateError, match=r"none of 4 validation episodes succeeded.*warm_start"):
+    shutil.copytree(RECIPE.parent, tmp_path / "toy", ignore=shutil.ignore_patterns("__pycache__"))
+    recipe = tmp_path / "toy" / "recipe.toml"
+    recipe.write_text(re.sub(r"(?s)\[warm_start\].*?(?=\[batch\])", "", recipe.read_text("utf-8")), "utf-8")
+    small = [one for one in SMALL if not one.startswith("warm_start.")]
+    strict = ("evaluation.allow_zero_baseline=false", "schedule.max_steps=1", "evaluation.val_temperature=0")
+    overrides = [f"run.runs_dir={tmp_path}", *small, *strict]
+    trainer = MultiTurnRLTrainer(recipe, overrides=overrides, quiet=True, check=False)
+    expected = r"none of 4 validation episodes succeeded.*Validation is greedy.*add a \[warm_start\]"
+    with pytest.raises(GateError, match=expected):
         trainer.train()
+
+
+def test_validation_has_limits_of_its_own_and_counts_its_prompts(tmp_path: Path) -> None:
+    settings = ("evaluation.val_temperature=0.7", "evaluation.val_top_p=0.9", "evaluation.val_max_tokens=3")
+    result = trainer_of(tmp_path, "schedule.max_steps=0", "warm_start.steps=1", *settings).train()
+    assert result is not None
+    turns = [
+        turn for one in read_trajectories(result.run / "trajectories" / "validation-0.jsonl") for turn in one.turns
+    ]
+    assert {turn.sampling for turn in turns} == {Sampling(temperature=0.7, top_p=0.9, max_tokens=3)}
+    assert max(len(turn.token_ids) for turn in turns) == 3
+    expected = sum(len(turn.prompt_ids) for turn in turns) / len(turns)
+    assert metrics_of(result.run)[-1]["val/tokens/prompt_mean"] == pytest.approx(expected)
+
+    # What a notebook shows of the result.
+    first, second = repr(result).splitlines()
+    assert first.startswith(f"<TrainResult {result.run}: completed after step 0, ")
+    assert second.startswith("  <Evaluation step 0 (T 0.7): success 0.")
+    shown = result._repr_html_()  # pyright: ignore[reportPrivateUsage]
+    assert "<h3>validation, T 0.7, 4 x 1 episodes" in shown
+    assert result.claim.headline in shown
 
 
 def test_a_reward_that_is_not_a_number_ends_the_run_and_names_function_and_trajectory(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from sparring.errors import ServiceError
 from sparring.evaluation.evaluation import Evaluation, Row, SuccessCriterion, summarize
+from sparring.evaluation.report import EvaluationReport
 from sparring.evaluation.tables import notes, outcome_table, result_table
 from sparring.types import Outcome, Reward, Task, Trajectory, TrajectoryGroup
 
@@ -37,6 +40,9 @@ def test_episodes_that_were_not_done_in_time_are_counted_and_reported() -> None:
     outcomes = (Outcome.FINISHED, Outcome.POLICY_TIMEOUT, Outcome.POLICY_TIMEOUT)
     group = TrajectoryGroup(task=TASK, trajectories=tuple(played(one, place) for place, one in enumerate(outcomes)))
     evaluation = summarize([group], ROW, criterion=CRITERION, seconds=1.0, prefix="eval")
+    first, second = repr(EvaluationReport(evaluations=(evaluation,), comparisons=(), path=Path("e.json"))).splitlines()
+    assert first == "<EvaluationReport e.json:"
+    assert re.sub(r"\[.*?\]", "[]", second) == "  <Evaluation tuned (T 0.8): success 0.33 [], score 0.33 [], 1 task>>"
     assert evaluation.metrics["eval/policy_timeouts"] == 2.0
     (note,) = [one for one in notes([evaluation], []) if "in time" in one]
     assert "2 of 3 episodes of tuned" in note

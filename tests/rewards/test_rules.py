@@ -48,6 +48,7 @@ def test_floats_lists_pairs_and_rewards_are_accepted() -> None:
     assert evaluated(1) == Reward(total=1.0)
     assert evaluated([0.25, 0.5]) == Reward(total=0.75, per_turn={0: 0.25, 1: 0.5})
     assert evaluated((0.5, {"length": 3})) == Reward(total=0.5, metrics={"length": 3.0})
+    assert evaluated(([0.25, 0.5], {"a": 1})) == Reward(total=0.75, per_turn={0: 0.25, 1: 0.5}, metrics={"a": 1.0})
     given_reward = Reward(total=0.75, per_turn={1: 0.75}, components={"part": 0.75}, metrics={"calls": 2.0})
     assert evaluated(given_reward) == given_reward
 

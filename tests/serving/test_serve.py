@@ -24,6 +24,7 @@ from sparring.cli import app
 from sparring.engines.torch_engine import TorchEngine
 from sparring.gateway.server import Listener
 from sparring.models.policy import LoraSettings, Policy
+from sparring.run_folders import RunFolder
 from tests.contracts.vllm_routes import VLLMRoutes
 from tests.faults.recipe.tiny import build
 
@@ -131,6 +132,29 @@ def test_vllm_servers_answer_as_the_engine_in_process_does(run: Path) -> None:
 
     far, here = asyncio.run(scenario())
     assert far["run"][1] == pytest.approx(here["run"][1], abs=1e-4)
+
+
+def test_answers_have_the_limits_of_the_run_unless_others_are_chosen(run: Path) -> None:
+    async def ask(*options: str) -> list[tuple[int, str | None]]:
+        found = []
+        async with (
+            serving(str(run), *options) as ready,
+            openai.AsyncOpenAI(base_url=ready["base_url"], api_key="any") as client,
+        ):
+            for _ in range(4):
+                answer = await client.chat.completions.create(model="run", messages=[{"role": "user", "content": "7?"}])
+                assert answer.usage is not None
+                found.append((answer.usage.completion_tokens, answer.choices[0].message.content))
+        return found
+
+    # The untrained model rarely ends an answer, so the limit does.
+    limit = RunFolder(run).config().sampling.sampling_max_tokens
+    own = asyncio.run(ask())
+    assert max(num for num, _ in own) == limit
+    assert len({text for _, text in own}) > 1
+    greedy = asyncio.run(ask("--max-tokens", "3", "--temperature", "0"))
+    assert max(num for num, _ in greedy) <= 3
+    assert len({text for _, text in greedy}) == 1
 
 
 def sparring(*arguments: str) -> Result:

@@ -1,6 +1,7 @@
 """The console: bars on a terminal, plain lines elsewhere, results apart from progress."""
 
 import io
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,3 +186,18 @@ def test_requests_that_the_gateway_refuses_are_shown_with_the_step_and_each_reas
 def test_refused_requests_of_a_step_and_its_validation_are_added_up() -> None:
     metrics = {"rollout/refused/a": 12.0, "val/refused/a": 1.0, "val/refused/b": 14.0, "val/refused_requests": 15.0}
     assert refused_reasons(metrics) == {"b": 14, "a": 13}
+
+
+def test_a_table_in_a_file_breaks_no_word_and_one_on_a_terminal_fits() -> None:
+    columns, rows = (
+        ["groups_with_signal_a_step", "what"],
+        [["completion", "several words " * 4], ["inverted", "episodes"]],
+    )
+    words = {"groups_with_signal_a_step", "completion", "inverted", "episodes", "several", "words", "what"}
+    for terminal in (False, True):
+        results = io.StringIO()
+        Console(results=RichConsole(file=results, force_terminal=terminal, width=30)).table("t", columns, rows)
+        lines = results.getvalue().splitlines()
+        assert (words <= set(results.getvalue().split())) is not terminal
+        # Longest words of 25 and 8 characters, 40 more for the lines, three borders, and four spaces.
+        assert max(map(len, (re.sub(r"\x1b.*?m", "", line) for line in lines))) == (30 if terminal else 25 + 8 + 40 + 7)

@@ -18,6 +18,7 @@ from sparring.checks.evidence.token_counts import (
     find_too_long_results,
     find_too_long_turns,
 )
+from sparring.config import Config
 from sparring.findings import Finding, Severity
 from sparring.run_folders.stored import read_rows
 from sparring.types import Json, Outcome, StopReason
@@ -231,14 +232,20 @@ def find_limits_met(stops: Sequence[str], outcomes: Sequence[str], source: str) 
 async def cost(subject: Subject) -> Iterable[Finding]:
     """The note states what the whole run will need: episodes, tokens, and, if the model is loaded, time and memory.
 
-    The estimate uses the expert's episodes. A policy that explores needs more, up to the budget. Compare the estimate
-    with your resources before you start.
+    The estimate uses the expert's episodes. A policy that explores needs more, up to the budget. Without an expert, the
+    note states only how many episodes there are, and how many tokens they may sample at most. Compare the estimate with
+    your resources before you start.
     """
-    config, size = subject.config, await expert_sizes(subject)
+    config = subject.config
     if not config.is_trainable or not subject.tasks.train:
         return ()
     steps, episodes = count_planned_episodes(subject)
     ends = _describe_early_end(subject, steps)
+    if subject.lacks("expert"):
+        most = episodes * _most_sampled(config)
+        counts: dict[str, Json] = {"steps": steps, "episodes": episodes, "sampled_tokens_at_most": most}
+        return [_report_cost(counts, f"at most {most:,} tokens.{ends}", ends)]
+    size = await expert_sizes(subject)
     tokens, most = episodes * size.mean_sampled, episodes * max(size.turns) * config.sampling.sampling_max_tokens
     evidence: dict[str, Json] = {
         "steps": steps,
@@ -250,14 +257,22 @@ async def cost(subject: Subject) -> Iterable[Finding]:
     }
     if subject.parts is not None and subject.runs_baseline:
         evidence |= await _measured_cost(subject, episodes, tokens)
-    return [_report_cost(episodes, tokens, ends, evidence)]
+    return [_report_cost(evidence, f"about {tokens:,.0f} tokens.{ends}", ends)]
 
 
-def _report_cost(episodes: int, tokens: float, ends: str, evidence: Mapping[str, Json]) -> Finding:
+def _most_sampled(config: Config) -> int:
+    """Return the largest number of tokens that the policy can sample in one episode."""
+    turns = config.agent.max_turns if config.agent.is_foreign else config.environment.max_turns
+    longest = config.model.max_sequence_length
+    return longest if turns is None else min(longest, turns * config.sampling.sampling_max_tokens)
+
+
+def _report_cost(evidence: Mapping[str, Json], tokens: str, ends: str) -> Finding:
+    steps, episodes = evidence["steps"], evidence["episodes"]
     return Finding(
         rule="budgets.cost",
         severity=Severity.NOTE,
-        symptom=f"the run takes {episodes} episodes and samples about {tokens:,.0f} tokens.{ends}",
+        symptom=f"the run takes {episodes:,} episodes in {steps:,} step{'' if steps == 1 else 's'} and samples {tokens}",
         evidence=evidence,
         change="Raise schedule.max_epochs or lower batch.global_batch_size if you intended more steps."
         if ends
@@ -272,10 +287,9 @@ def _describe_early_end(subject: Subject, steps: int) -> str:
     max_steps, batch = config.schedule.max_steps, config.batch.global_batch_size
     if steps >= max_steps:
         return ""
-    return (
-        f" It ends after {steps} of {max_steps} steps, because {config.schedule.max_epochs} passes over "
-        f"{len(subject.tasks.train)} tasks fill no more batches of {batch}."
-    )
+    passes, tasks = config.schedule.max_epochs, len(subject.tasks.train)
+    over = f"{passes} pass{'' if passes == 1 else 'es'} over {tasks} task{'' if tasks == 1 else 's'}"
+    return f" It ends after {steps} of {max_steps} steps: there are no more batches of {batch} in {over}."
 
 
 def count_planned_episodes(subject: Subject) -> tuple[int, int]:

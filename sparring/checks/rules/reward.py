@@ -509,6 +509,27 @@ async def shared_code(subject: Subject) -> Iterable[Finding]:
     return [_report_shared(shared)]
 
 
+async def scorer_missing(subject: Subject) -> Iterable[Finding]:
+    """The recipe has a scorer.
+
+    Without one, the reward that the policy is trained on also grades it, so a policy that learns to exploit the reward
+    looks better in every evaluation. Write a scorer that checks the final result with separate code.
+    """
+    if subject.scorer is not None or not subject.config.is_trainable:
+        return []
+    return [
+        Finding(
+            rule="reward.scorer_missing",
+            severity=Severity.WARNING,
+            symptom="the recipe has no reward.scorer, so evaluations grade the policy with the reward that it is trained on.",
+            evidence={"reward.reward": subject.config.reward.reward, "reward.scorer": None},
+            change="Write a scorer that checks the final result with separate code (sparring.scorers has strict ones), and "
+            "set reward.scorer.",
+            confirm="`sparring eval` no longer reports that the reward grades itself.",
+        )
+    ]
+
+
 def _report_shared(shared: Mapping[CodeType, bool]) -> Finding:
     grading = [code for code, reads_answer in shared.items() if reads_answer]
     names = [f"{code.co_qualname} ({Path(code.co_filename).name}:{code.co_firstlineno})" for code in grading or shared]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sparring.checks import CHECKS
-from sparring.checks.running.check_report import SEVERITIES, Checked, CheckReport
+from sparring.checks.running.check_report import Checked, CheckReport
 from sparring.errors import UsageError
 from sparring.pages.html import document, finding_article, text
 
@@ -33,11 +33,10 @@ def write_page(report: CheckReport, path: Path) -> None:
 
 def page(report: CheckReport) -> str:
     """Return the HTML document."""
-    counts = ", ".join(f"{report.count(severity)} {severity.value}s" for severity in SEVERITIES)
     findings = "\n".join(map(finding_article, report.findings)) or "<p>Nothing was found.</p>"
     reach = "" if report.reach is None else f"<p>{text(report.reach)}.</p>\n"
     body = f"""<h1>Check of {text(report.recipe)}</h1>
-{reach}<p>{counts}, in {report.seconds:.1f} s.</p>
+{reach}<p>{report.counts}, in {report.seconds:.1f} s.</p>
 {findings}
 <h2>What was checked</h2>
 <table>

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -28,21 +28,37 @@ class Checked:
         return {"rule": self.name, "state": self.state, "seconds": round(self.seconds, 3), "reason": self.reason}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckReport:
     """The report of a check."""
 
     recipe: str
     findings: tuple[Finding, ...]
-    """The findings, the most severe first."""
+    """The findings, the most severe first, and those last that the recipe accepts."""
     checked: tuple[Checked, ...]
     seconds: float
     measured: Mapping[str, Json] = field(default_factory=dict)
     """The numbers of tasks and tools, and the files that the environment reads, with their SHA-256 hashes."""
 
+    def __repr__(self) -> str:
+        findings = [f"{one.label}: {one.rule}: {one.symptom}" for one in self.findings]
+        return "\n  ".join([f"<CheckReport {self.recipe}: {self.counts}", *findings]) + ">"
+
+    @property
+    def counts(self) -> str:
+        """The numbers of findings, such as `0 errors, 1 warning, 2 notes`."""
+        numbers = [(self.count(severity), severity.value) for severity in SEVERITIES]
+        shown = [f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in numbers]
+        return ", ".join([*shown, *([f"{self.num_accepted} accepted"] if self.num_accepted else [])])
+
+    @property
+    def num_accepted(self) -> int:
+        """The number of findings that the recipe accepts."""
+        return sum(one.is_accepted for one in self.findings)
+
     @property
     def errors(self) -> tuple[Finding, ...]:
-        return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
+        return tuple(one for one in self.findings if one.severity is Severity.ERROR and not one.is_accepted)
 
     @property
     def reach(self) -> str | None:
@@ -56,21 +72,23 @@ class CheckReport:
         return f"{share}; not tested: {', '.join(others)}" if others else share
 
     def count(self, severity: Severity) -> int:
-        return sum(finding.severity is severity for finding in self.findings)
+        """Return the number of findings with a severity that the recipe does not accept."""
+        return sum(one.severity is severity and not one.is_accepted for one in self.findings)
 
     def as_json(self) -> dict[str, Json]:
         return {
             "format": 1,
             "recipe": self.recipe,
             "seconds": round(self.seconds, 3),
-            "counts": {severity.value: self.count(severity) for severity in SEVERITIES},
+            "counts": {severity.value: self.count(severity) for severity in SEVERITIES}
+            | {"accepted": self.num_accepted},
             "findings": [finding.as_json() for finding in self.findings],
             "checked": [one.as_json() for one in self.checked],
             "measured": dict(self.measured),
         }
 
     @classmethod
-    def of(cls, recipe: str, findings: Sequence[Finding], checked: Sequence[Checked], **more: Json) -> Self:
+    def of(cls, recipe: str, findings: Iterable[Finding], checked: Sequence[Checked], **more: Json) -> Self:
         """Build a report with its findings ordered by severity."""
-        ordered = tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
+        ordered = tuple(sorted(findings, key=lambda one: (one.is_accepted, SEVERITIES.index(one.severity))))
         return cls(recipe=recipe, findings=ordered, checked=tuple(checked), **more)

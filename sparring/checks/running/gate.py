@@ -9,6 +9,7 @@ from pathlib import Path
 from sparring.assembly import TrainingParts
 from sparring.checks import CHECKS
 from sparring.checks.evidence.subject import Subject
+from sparring.checks.running.accept import accept
 from sparring.checks.running.check_report import Checked, CheckReport
 from sparring.checks.running.decide import run_rule
 from sparring.checks.running.run import Announce, Options, check_recipe, undecided
@@ -32,5 +33,5 @@ async def check_loaded(parts: TrainingParts, recipe: Path, overrides: Sequence[s
             found, ended = await run_rule(one, subject)
             findings += found
             checked.append(ended)
-    findings += undecided(checked)
-    return CheckReport.of(str(recipe), findings, checked, seconds=time.monotonic() - began)
+    accepted = accept([*findings, *undecided(checked)], parts.config.checks.accept)
+    return CheckReport.of(str(recipe), accepted, checked, seconds=time.monotonic() - began)

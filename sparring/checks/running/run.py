@@ -21,6 +21,7 @@ from typing import Any, final
 from sparring import errors
 from sparring.checks import CHECKS
 from sparring.checks.check import Check
+from sparring.checks.running.accept import accept, refuse_unknown_checks
 from sparring.checks.running.check_report import Checked, CheckReport
 from sparring.checks.running.deadlines import read_note
 from sparring.checks.running.time_budget import (
@@ -32,6 +33,7 @@ from sparring.checks.running.time_budget import (
     VERDICT_SECONDS,
     VERDICTS_SECONDS,
 )
+from sparring.config import load_config
 from sparring.errors import SparringError, UsageError
 from sparring.findings import Finding, Severity
 from sparring.runtime.interrupts import STOP_SECONDS
@@ -88,12 +90,15 @@ def check_recipe(
     recipe = Path(recipe)
     recipe = recipe / "recipe.toml" if recipe.is_dir() else recipe
     rules = selected(options)
+    config = load_config(recipe, options.overrides)
+    refuse_unknown_checks(config)
     total = TOTAL_SECONDS * options.minutes + (MODEL_SECONDS if options.model else 0.0)
     began = time.monotonic()
     with _private_folder() as folder:
         run = _Run(recipe.resolve(), options, folder, seconds=total, on_rule=on_rule, announce=announce)
         run.run_rules(rules)
     findings = [*run.findings, *undecided(run.checked), *left_out(run.checked, options.minutes)]
+    findings = accept(findings, config.checks.accept)
     return CheckReport.of(str(recipe), findings, run.checked, seconds=time.monotonic() - began, measured=run.measured)
 
 

@@ -38,4 +38,19 @@ def undefined_pass_at_k(config: Config) -> Iterator[Conflict]:
             )
 
 
-RULES: tuple[ConfigRule, ...] = (share_of_a_named_split, nothing_left_to_train_on, undefined_pass_at_k)
+def nucleus_of_greedy_sampling(config: Config) -> Iterator[Conflict]:
+    if config.evaluation.val_temperature == 0 and config.evaluation.val_top_p < 1:
+        yield Conflict(
+            "evaluation.val_top_p",
+            f"is {config.evaluation.val_top_p}, but evaluation.val_temperature = 0 always takes the most likely token; raise "
+            "val_temperature, or leave val_top_p out.",
+            ("evaluation.val_temperature",),
+        )
+
+
+RULES: tuple[ConfigRule, ...] = (
+    share_of_a_named_split,
+    nothing_left_to_train_on,
+    undefined_pass_at_k,
+    nucleus_of_greedy_sampling,
+)

@@ -23,6 +23,7 @@ from sparring.config.sections.training import (
     LEARNER_KEYS,
     AlgorithmSection,
     BatchSection,
+    ChecksSection,
     CurriculumSection,
     DetectorsSection,
     LearnerSection,
@@ -36,7 +37,7 @@ from sparring.config.sections.training import (
 __all__ = [
     "ENGINE_CAPABILITIES", "ENGINE_KEYS", "HYPERPARAMETERS", "LEARNER_KEYS", "LISTEN_KEYS", "LOCAL_SERVER_KEYS",
     "POLICY_KEYS", "AgentSection", "AlgorithmSection",
-    "BatchSection", "Config", "CurriculumSection", "DataSection", "DetectorsSection", "EngineSection",
+    "BatchSection", "ChecksSection", "Config", "CurriculumSection", "DataSection", "DetectorsSection", "EngineSection",
     "EnvironmentSection", "EvaluationSection", "LearnerSection", "LimitsSection", "ModelSection", "OptimizerSection",
     "PolicySection",
     "RewardSection", "RolloutSection", "RunSection", "SamplingSection", "ScheduleSection", "Section", "TrackingSection",

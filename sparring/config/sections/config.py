@@ -26,6 +26,7 @@ from sparring.config.sections.training import (
     HYPERPARAMETERS,
     AlgorithmSection,
     BatchSection,
+    ChecksSection,
     CurriculumSection,
     DetectorsSection,
     LearnerSection,
@@ -58,6 +59,7 @@ class Config(Section):
     learner: LearnerSection = LearnerSection()
     evaluation: EvaluationSection = EvaluationSection()
     warm_start: WarmStartSection | None = None
+    checks: ChecksSection = ChecksSection()
     detectors: DetectorsSection = DetectorsSection()
     tracking: TrackingSection = TrackingSection()
 

@@ -38,6 +38,10 @@ class EvaluationSection(Section):
     val_temperature: FiniteFloat = Field(
         default=0.0, ge=0, le=2, description="Sampling temperature of validation; 0 is greedy."
     )
+    val_top_p: FiniteFloat = Field(default=1.0, gt=0, le=1, description="Nucleus sampling of validation.")
+    val_max_tokens: int | None = Field(
+        default=None, ge=1, description="Maximum tokens per turn of validation; None: sampling.sampling_max_tokens."
+    )
     eval_num_tasks: int | None = Field(
         default=None, ge=1, description="Number of held-out tasks; None uses the whole held-out split."
     )

@@ -321,6 +321,14 @@ class WarmStartSection(Section):
     )
 
 
+class ChecksSection(Section):
+    accept: tuple[str, ...] = Field(
+        strict=False,
+        default=(),
+        description="Names of checks whose findings are accepted: they are shown, and do not stop a training.",
+    )
+
+
 class DetectorsSection(Section):
     reaction: Literal["report", "pause", "stop", "roll_back"] = Field(
         default="report", description="Reaction to an error that a detector finds during training (docs/detectors.md)."
