@@ -145,10 +145,16 @@ def test_a_run_continues_from_the_weights_of_another_and_is_listed_below_it() ->
         (["--resume", "two", "--model-weights", "one"], "leave one of them out"),
         ([*started[1:4], "nowhere"], "nowhere contains no checkpoint"),
         ([*started[1:4], "one@9"], "has no checkpoint 000009"),
+        ([*started[1:4], "nowhere", "--dry-run"], "nowhere contains no checkpoint"),
+        (["toy", "--dry-run", "checks.accept=['nope']"], "names 'nope', which is not a check"),
     ):
         refused = sparring("train", *wrong)
         assert refused.exit_code != 0
         assert message in refused.stderr
+
+    shutil.rmtree("runs/one")
+    resumed = sparring("train", "--resume", "two", "schedule.max_steps=1")
+    assert resumed.exit_code == 0, resumed.output
 
 
 def test_what_user_code_prints_is_not_in_the_json() -> None:

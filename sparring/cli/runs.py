@@ -38,7 +38,13 @@ def runs_list(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
         return
     statuses = {name: status for name, status, _ in runs}
     rows = [
-        [shown, *(statuses[name].get(key) for key in ("status", "step")), came_from, statuses[name].get("reason") or ""]
+        [
+            shown,
+            statuses[name].get("status") or "unknown",
+            statuses[name].get("step", 0),
+            came_from,
+            statuses[name].get("reason") or "",
+        ]
         for name, shown, came_from in _as_tree({name: origin for name, _, origin in runs})
     ]
     Console().table(f"runs in {runs_dir}", ["run", "status", "step", "from", "reason"], rows)
@@ -191,7 +197,7 @@ def _show_metrics(latest: Mapping[str, float], show_all: bool) -> None:
     main = [name for name in MAIN_METRICS if name in latest]
     others = sorted(latest.keys() - set(main))
     # A learning rate of 5e-4 and a reward of 0.5 need the same number of digits, not the same number of decimals.
-    rows = [[name, f"{latest[name]:.4g}"] for name in ([*main, *others] if show_all or not main else main)]
+    rows = [[name, _show_number(latest[name])] for name in ([*main, *others] if show_all or not main else main)]
     Console().table("latest metrics", ["metric", "value"], rows)
     if len(rows) < len(latest):
         say(f"{len(latest) - len(rows)} more metrics: --all")
@@ -216,11 +222,16 @@ def _status_or_damage(folder: RunFolder) -> Mapping[str, Any]:
         return {"status": "damaged", "reason": str(error)}
 
 
+def _show_number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
 def _origin_or_none(folder: RunFolder) -> Mapping[str, Any] | None:
     """Return the run and the step that a run continues from, or None if there is none or its file is damaged."""
     try:
-        return folder.origin()
-    except (DataError, OSError):
+        origin = folder.origin()
+        return None if origin is None else {**origin, "run": str(origin["run"]), "step": int(origin["step"])}
+    except (DataError, OSError, TypeError, LookupError, ValueError):
         return None
 
 

@@ -136,12 +136,16 @@ def _train_recipe(
     """Start a new run or a family of runs. With `dry_run`, only show the settings and load everything."""
     path = Path(recipe) / "recipe.toml" if Path(recipe).is_dir() else Path(recipe)
     placed = read_place_overrides(on, path, changes)
+    source = None if weights is None else _find_weights(weights)
     if dry_run:
         _check_code_and_data(path, [*placed, *changes])
         _show_settings(path, changes, as_json, placed)
     changes = [*placed, *changes]
     # Before torch is imported, so that a mistake in the recipe is reported at once.
     config = load_config(path, changes)
+    from sparring.checks.running.accept import refuse_unknown_checks
+
+    refuse_unknown_checks(config, path)
     if not config.is_trainable:
         raise untrainable(config, str(path))
     if seeds is not None:
@@ -152,7 +156,6 @@ def _train_recipe(
         read_seeds(seeds, config, changes)
     elif not dry_run:
         RunFolder.require_new(Path(config.run.runs_dir), name or config.run.name)
-    source = None if weights is None else _find_weights(weights)
     if supervise and not dry_run:
         named = [] if name is None else ["--name", name]
         unchecked = [] if check else ["--no-check"]
@@ -177,10 +180,11 @@ def _train_recipe(
 
 def _find_weights(weights: str) -> Path:
     """Return the checkpoint that the option names. Raises UsageError and DataError if there is none."""
+    from sparring.assembly.policies import find_checkpoint as find_in_folder
     from sparring.evaluation.policies import checkpoint_of, find_checkpoint
 
     named = find_checkpoint(weights)
-    return Path(weights) if named is None else checkpoint_of(*named)
+    return find_in_folder(weights) if named is None else checkpoint_of(*named)
 
 
 def _supervise(

@@ -77,13 +77,17 @@ GPUS = {
 
 
 def parse_gpu(text: str) -> Device:
-    """Return the devices that `text` names, such as `H100` or `H100:8`. Raises UsageError for an unknown name."""
-    match = re.fullmatch(r"([A-Za-z0-9]+)(?::([1-9]\d*))?", text)
-    known = {name.lower(): device for name, device in GPUS.items()}
-    device = known.get(match[1].lower()) if match else None
-    if match is None or device is None:
+    """Return the devices that `text` names, such as `H100` or `H100:8`. Raises UsageError for an unknown name, and for a
+    number that is not positive."""
+    name, colon, digits = text.partition(":")
+    device = {name.lower(): device for name, device in GPUS.items()}.get(name.lower())
+    if device is None:
         raise UsageError(f"--gpu {text!r} is not known; choose from {', '.join(GPUS)}, for example --gpu H100:1.")
-    number = int(match[2] or 1)
+    if colon and not re.fullmatch(r"[1-9]\d{0,5}", digits, flags=re.ASCII):
+        raise UsageError(
+            f"--gpu {text!r} names {digits or 'no number of'} GPUs; give at least one, for example {device.name}:8."
+        )
+    number = int(digits or 1)
     return replace(device, num_devices=number, hourly_price=number * (device.hourly_price or 0.0))
 
 

@@ -57,7 +57,7 @@ def read_log(run: RunFolder, num_lines: int) -> list[str]:
     """Return the last warnings and errors of a run, each as one line."""
     path = run.path / LOG
     rows = list(_Tail(path).rows()) if path.is_file() else []
-    return [f"{row.get('level', '')}: {row.get('message', '')}" for row in rows[-num_lines:]]
+    return [f"{row.get('level', '')}: {row.get('message', '')}" for row in rows[max(0, len(rows) - num_lines) :]]
 
 
 class _Tail:
@@ -65,7 +65,7 @@ class _Tail:
 
     def __init__(self, path: Path, *, at_end: bool = False) -> None:
         self._path = path
-        self._offset = path.stat().st_size if at_end and path.exists() else 0
+        self._offset = path.read_bytes().rfind(b"\n") + 1 if at_end and path.exists() else 0
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """Yield the lines since the last call. Raises DataError for a damaged line."""
@@ -81,7 +81,8 @@ class _Tail:
                     row = json.loads(line)
                 except ValueError as error:
                     raise DataError(f"{self._path} has a damaged line: {error!r}. Remove the line.") from error
-                yield row
+                if isinstance(row, dict):
+                    yield row
 
 
 def _refuse_idle(run: RunFolder) -> None:

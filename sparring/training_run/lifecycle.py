@@ -15,7 +15,7 @@ from sparring.checks.running import gate
 from sparring.checks.running.check_report import CheckReport
 from sparring.copies.copier import Copier, open_copier
 from sparring.copies.store import Store
-from sparring.errors import GateError
+from sparring.errors import DataError, GateError
 from sparring.evaluation.evaluation import refuse_shared_ids
 from sparring.findings import Severity
 from sparring.metering.usage import meter_usage
@@ -60,12 +60,12 @@ async def run_training(loader: Loader, request: TrainRequest, console: Console, 
             # This must come before anything is opened that may write.
             held.enter_context(resumed.lock_for_training())
             checkpoint = await asyncio.to_thread(find_start, resumed, request.overrides)
-        weights = await asyncio.to_thread(_find_weights, resumed, request)
+        weights = None if checkpoint is not None else await asyncio.to_thread(_find_weights, resumed, request)
+        if resumed is None:
+            loader.model_weights = weights
         loaded = await _load(loader, request, console)
         if resumed is None:
             held.enter_context(loaded.folder.lock_for_training())
-            if weights is not None:
-                loaded.folder.record_weights(weights, hash_checkpoint(weights))
         held.enter_context(log_to_folder(loaded.folder.path))
         held.enter_context(meter_usage(loaded.folder.path, during="training"))
         await _compare_with_manifest(loaded, request, console)
@@ -77,11 +77,19 @@ async def run_training(loader: Loader, request: TrainRequest, console: Console, 
 
 def _find_weights(resumed: RunFolder | None, request: TrainRequest) -> Path | None:
     """Return the checkpoint whose weights the run starts from, or None. A run that is resumed before its first
-    checkpoint starts from the same weights again. Raises DataError if there is no checkpoint."""
-    source = request.model_weights
-    if resumed is not None:
-        source = (resumed.origin() or {}).get("weights")
-    return None if source is None else find_checkpoint(source).resolve()
+    checkpoint starts from the same weights again. Raises DataError if they are not there or have changed."""
+    if resumed is None:
+        return None if request.model_weights is None else find_checkpoint(request.model_weights).resolve()
+    origin = resumed.origin() or {}
+    if "weights" not in origin:
+        return None
+    checkpoint = find_checkpoint(origin["weights"]).resolve()
+    if hash_checkpoint(checkpoint) != origin["sha256"]:
+        raise DataError(
+            f"{checkpoint} has changed since {resumed.path} started from its weights. Bring the earlier weights back, or start "
+            "a new run with --model-weights."
+        )
+    return checkpoint
 
 
 async def _load(loader: Loader, request: TrainRequest, console: Console) -> LoadedRun[TrainingParts]:

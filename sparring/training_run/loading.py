@@ -17,6 +17,7 @@ from sparring.run_folders.recipe_files import find_code_folder
 from sparring.run_folders.run_folder import ENGINE, VOCABULARY
 from sparring.runtime import event_loop
 from sparring.tracking import Console
+from sparring.training.checkpoint_files import hash_checkpoint
 
 Parts_co = TypeVar("Parts_co", bound=RolloutParts, covariant=True)
 
@@ -57,6 +58,8 @@ class RunLoader(Generic[Parts_co]):
         """Prepare a loader. If the loader creates a run folder, the folder is called `name`."""
         self.recipe, self.config, self.name = recipe, config, name
         self.folder: RunFolder | None = None
+        self.model_weights: Path | None = None
+        """The checkpoint whose weights a new run starts from. It is recorded when the run's folder is created."""
         self._path = Path()
         self._load, self._console = load, console
         self._loaded: LoadedRun[Parts_co] | None = None
@@ -86,7 +89,10 @@ class RunLoader(Generic[Parts_co]):
     def open_folder(self) -> RunFolder:
         """Return the run's folder, and create it if it does not exist. Raises DataError if it cannot be created."""
         if self.folder is None:
-            return self.use_folder(RunFolder.create(self.config, self.recipe, name=self.name))
+            folder = RunFolder.create(self.config, self.recipe, name=self.name)
+            if self.model_weights is not None:
+                folder.record_weights(self.model_weights, hash_checkpoint(self.model_weights))
+            return self.use_folder(folder)
         return self.folder
 
     def use_folder(self, folder: RunFolder) -> RunFolder:

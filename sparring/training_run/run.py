@@ -209,7 +209,7 @@ class TrainingRun:
         self._saver.validated(step, evaluation.score.mean)
         await self.run_detectors(step)
         if step == 0 and schedule.max_steps > 0:
-            check_baseline(evaluation, self._config, self._path)
+            check_baseline(evaluation, self._config, self._path, self._start.model_weights)
 
     async def run_detectors(self, step: int) -> None:
         """Log the detectors' findings after a step, and react to errors as the recipe specifies.
@@ -449,7 +449,7 @@ class TrainingRun:
         )
 
 
-def check_baseline(evaluation: Evaluation, config: Config, run: Path) -> None:
+def check_baseline(evaluation: Evaluation, config: Config, run: Path, model_weights: Path | None = None) -> None:
     """Raise GateError if no episode succeeded before training: RL amplifies existing successes but cannot create
     them."""
     if sum(evaluation.successes) or config.evaluation.allow_zero_baseline:
@@ -457,16 +457,21 @@ def check_baseline(evaluation: Evaluation, config: Config, run: Path) -> None:
     raise GateError(
         f"none of {sum(evaluation.samples)} validation episodes succeeded before training (score "
         f"{evaluation.score.mean:.3f}, reward {evaluation.metrics['val/reward/mean']:.3f}). RL amplifies what the policy "
-        f"sometimes does right, but it cannot create a first success. {_remedy(config, run)}"
+        f"sometimes does right, but it cannot create a first success. {_remedy(config, run, model_weights)}"
     )
 
 
-def _remedy(config: Config, run: Path) -> str:
+def _remedy(config: Config, run: Path, model_weights: Path | None) -> str:
     """Return what to do if no episode succeeded before training."""
     section, parts = config.warm_start, []
     if config.evaluation.val_temperature == 0:
         parts.append("Validation is greedy, and sampled episodes may succeed: set evaluation.val_temperature=1.")
-    if section is None:
+    if model_weights is not None:
+        parts.append(
+            f"Make the task easier, start from other weights than {model_weights}, or train anyway with "
+            "evaluation.allow_zero_baseline=true."
+        )
+    elif section is None:
         parts.append(
             "Make the task easier, add a [warm_start] on demonstrations, or train anyway with "
             "evaluation.allow_zero_baseline=true."

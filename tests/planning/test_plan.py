@@ -269,9 +269,8 @@ def test_a_gpu_is_named_with_the_number_of_gpus() -> None:
     assert parse_gpu("h100:1") == parse_gpu("H100") == GPUS["H100"]
     eight = parse_gpu("H100:8")
     assert (eight.num_devices, eight.hourly_price, eight.memory_bytes) == (8, 8 * 4.76, 72e9)
-    for text in ("X9", "H100:", "H100:0"):
-        with pytest.raises(UsageError, match="is not known"):
-            parse_gpu(text)
+    with pytest.raises(UsageError, match="is not known"):
+        parse_gpu("X9")
 
 
 def test_a_shape_is_found_by_folder_and_by_name(tmp_path: Path) -> None:
@@ -320,3 +319,9 @@ def test_the_command_prints_lines_time_and_money_without_torch() -> None:
     assert "qwen3-32b needs" in refused.output
     code = "import sys, sparring.cli.plan, sparring.planning.table; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+@pytest.mark.parametrize("text", ["H100:0", "H100:-1", "H100:", "H100:two"])
+def test_a_number_of_gpus_that_is_not_positive_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="give at least one, for example H100:8"):
+        parse_gpu(text)

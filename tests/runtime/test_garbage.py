@@ -30,6 +30,19 @@ def test_objects_that_exist_are_left_out_and_later_ones_are_collected() -> None:
     assert is_collected(loaded)
 
 
+def test_contexts_that_overlap_restore_everything_when_the_last_one_ends() -> None:
+    loaded, thresholds = Node(), gc.get_threshold()
+    first, second = spare_loaded_objects(), spare_loaded_objects()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not is_collected(loaded)
+    assert gc.get_threshold()[0] == NEW_OBJECTS
+    second.__exit__(None, None, None)
+    assert is_collected(loaded)
+    assert gc.get_threshold() == thresholds
+
+
 def test_an_inner_context_leaves_what_the_outer_one_spares() -> None:
     loaded, thresholds = Node(), gc.get_threshold()
     with spare_loaded_objects():

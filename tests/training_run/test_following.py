@@ -35,7 +35,7 @@ def training(tmp_path: Path, max_steps: int) -> Iterator[Path]:
             cwd=ROOT,
             stdout=output,
             stderr=output,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         )
     try:
         run, deadline = tmp_path / "one", time.monotonic() + 90

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from sparring.checks import CHECKS
 from sparring.config import Config
@@ -12,7 +13,7 @@ from sparring.errors import ConfigError, ConfigProblem
 from sparring.findings import Finding
 
 
-def refuse_unknown_checks(config: Config) -> None:
+def refuse_unknown_checks(config: Config, recipe: Path) -> None:
     """Raise ConfigError if the recipe accepts the findings of a check that does not exist."""
     problems = []
     for name in config.checks.accept:
@@ -21,7 +22,7 @@ def refuse_unknown_checks(config: Config) -> None:
             hint = f"did you mean {near[0]!r}?" if near else "docs/checks.md lists all checks."
             problems.append(ConfigProblem("checks.accept", f"names {name!r}, which is not a check; {hint}"))
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(problems, str(recipe))
 
 
 def accept(findings: Iterable[Finding], names: Collection[str]) -> Iterator[Finding]:

@@ -91,7 +91,7 @@ def check_recipe(
     recipe = recipe / "recipe.toml" if recipe.is_dir() else recipe
     rules = selected(options)
     config = load_config(recipe, options.overrides)
-    refuse_unknown_checks(config)
+    refuse_unknown_checks(config, recipe)
     total = TOTAL_SECONDS * options.minutes + (MODEL_SECONDS if options.model else 0.0)
     began = time.monotonic()
     with _private_folder() as folder:
