@@ -41,7 +41,7 @@ SETTINGS = (
     "evaluation.val_num_tasks=2",
     "evaluation.allow_zero_baseline=true",
 )
-NUM_TURNS = 20
+NUM_TURNS = 8
 """The number of turns after which the first server stops."""
 
 

@@ -82,7 +82,8 @@ class Served:
 @pytest.fixture(scope="module")
 def served(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The run behind `sparring serve` with two local vLLM servers."""
-    command = [sys.executable, "-m", "sparring", "serve", str(run), "--engine", "vllm", "--num-servers", "2"]
+    options = ["--engine", "vllm", "--num-servers", "2", "--max-tokens", "400"]
+    command = [sys.executable, "-m", "sparring", "serve", str(run), *options]
     log = tmp_path_factory.mktemp("serve") / "log.txt"
     environment = {
         **os.environ,
