@@ -76,13 +76,6 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Answer OpenAI chat requests with a base or tuned model, until Ctrl-C."""
-
-    def ready(base_url: str, served_name: str) -> None:
-        if as_json:
-            print_json({"base_url": base_url, "model": served_name})
-        else:
-            say(f"{served_name} answers at {base_url}; Ctrl-C stops it")
-
     options = {
         "--num-servers": num_servers,
         "--vllm-url": vllm_url,
@@ -109,10 +102,17 @@ def serve(
             vllm=servers if engine is _Engine.VLLM else None,
             max_tokens=max_tokens,
             temperature=temperature,
-            on_ready=ready,
+            on_ready=partial(_report_ready, as_json),
         )
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
+
+
+def _report_ready(as_json: bool, base_url: str, served_name: str) -> None:
+    if as_json:
+        print_json({"base_url": base_url, "model": served_name})
+    else:
+        say(f"{served_name} answers at {base_url}; Ctrl-C stops it")
 
 
 def _check_vllm_options(engine: _Engine, options: Mapping[str, Any]) -> None:

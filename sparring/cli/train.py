@@ -80,13 +80,7 @@ def train(
     """Train a recipe. The first Ctrl-C saves a checkpoint and stops; the second one stops at once."""
     changes = list(overrides or [])
     if resume is not None:
-        if seeds is not None:
-            raise UsageError(
-                "--resume continues one run, not a family of runs; to continue a family, run `sparring train RECIPE "
-                "--seeds ...` again."
-            )
-        if model_weights is not None:
-            raise UsageError("--model-weights starts a new run, but --resume continues one; leave one of them out.")
+        _refuse_options_of_new_runs(seeds, model_weights)
         if recipe is not None:
             changes.insert(0, recipe)
         resume_training(
@@ -118,6 +112,17 @@ def train(
         supervise=supervise,
         as_json=as_json,
     )
+
+
+def _refuse_options_of_new_runs(seeds: str | None, model_weights: str | None) -> None:
+    """Raise UsageError if options that start runs are given with --resume."""
+    if seeds is not None:
+        raise UsageError(
+            "--resume continues one run, not a family of runs; to continue a family, run `sparring train RECIPE "
+            "--seeds ...` again."
+        )
+    if model_weights is not None:
+        raise UsageError("--model-weights starts a new run, but --resume continues one; leave one of them out.")
 
 
 def _train_recipe(
