@@ -83,16 +83,14 @@ def serve(
         "--adapters-dir": adapters_dir,
     }
     _check_vllm_options(engine, options)
-    shares = _read_shares(canary or [])
-    served = _find_served(model)
-    from sparring.serving.serve import VLLMServers
-    from sparring.serving.serve import serve as serve_model
+    shares, served = _read_shares(canary or []), _find_served(model)
+    from sparring.serving import serve as serving
 
-    servers = VLLMServers(
+    servers = serving.VLLMServers(
         urls=tuple(vllm_url or ()), num_servers=num_servers or 1, key_env=vllm_key_env, adapters_dir=adapters_dir
     )
     try:
-        serve_model(
+        serving.serve(
             served,
             host=host,
             port=port,
