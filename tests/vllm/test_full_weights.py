@@ -18,7 +18,7 @@ from sparring.engines.servers.processes import ServerSettings, StartedServers
 from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import ServiceError
 from sparring.models.policy import Policy, fingerprint
-from sparring.types import Completion, Weights
+from sparring.types import Completion, SampleRequest, Weights
 from tests.contracts.cases import CONTEXT, LETTERS
 from tests.vllm.conftest import ENVIRONMENT, build_model
 from tests.vllm.processes import find_servers, kill
@@ -101,24 +101,38 @@ def test_a_turn_that_runs_across_a_switch_reports_which_version_sampled_each_tok
 ) -> None:
     asked = [request(number) for number in range(8)]
 
-    async def scenario(engine: ServersEngine) -> list[Completion]:
-        tokens: list[list[int]] = [[] for _ in asked]
-        running = [asyncio.create_task(engine.sample(one, own.append)) for one, own in zip(asked, tokens, strict=True)]
-        while not all(tokens):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    async def scenario(engine: ServersEngine) -> list[tuple[SampleRequest, Completion]]:
+        switched, running = asyncio.Event(), asyncio.Event()
+        running_ids = set[int]()
+        played: list[tuple[SampleRequest, Completion]] = []
+
+        def note(number: int) -> None:
+            running_ids.add(number)
+            if len(running_ids) == len(asked):
+                running.set()
+
+        async def repeat(number: int) -> None:
+            # One turn after another until the switch, so that turns run at the moment of the switch on a slow machine too.
+            while not switched.is_set():
+                played.append((asked[number], await engine.sample(asked[number], lambda _: note(number))))
+
+        players = [asyncio.create_task(repeat(number)) for number in range(len(asked))]
+        await asyncio.wait_for(running.wait(), timeout=60)
         await engine.load_weights(versions[1], 1)
-        return await asyncio.gather(*running)
+        switched.set()
+        await asyncio.gather(*players)
+        return played
 
     turns = sample(connect, scenario)
-    for one, turn in zip(asked, turns, strict=True):
-        assert [number for number, _ in turn.versions] in ([0], [0, 1])  # a turn may end before the switch
-        num_before = turn.versions[0][1]
+    for one, turn in turns:
+        assert [number for number, _ in turn.versions] in ([0], [0, 1], [1])
+        num_before = dict(turn.versions).get(0, 0)
         assert sum(number for _, number in turn.versions) == 100
         assert turn.fingerprint == versions[turn.versions[-1][0]].fingerprint
         before = differences(whole_policy, versions[0], [(one, turn)])[:num_before]
         after = differences(whole_policy, versions[1], [(one, turn)])[num_before:]
         assert max(before + after) < TOLERANCE
-    assert any(len(turn.versions) == 2 for turn in turns)
+    assert any(len(turn.versions) == 2 for _, turn in turns)
 
 
 def test_a_server_that_was_started_again_gets_the_newest_weights_before_its_next_turn(
