@@ -12,6 +12,7 @@ import importlib
 # Maps each public name to its definition, as `module:attribute`. `__init__.pyi` declares the same names for type
 # checkers.
 _PUBLIC = {
+    "AgentReport": "sparring.types:AgentReport",
     "Environment": "sparring.environments.base:Environment",
     "Message": "sparring.types:Message",
     "MultiTurnRLEvaluator": "sparring.evaluator:MultiTurnRLEvaluator",

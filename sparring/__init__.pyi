@@ -8,9 +8,10 @@ from sparring.evaluator import MultiTurnRLEvaluator
 from sparring.serving.export import export
 from sparring.serving.serve import serve
 from sparring.trainer import MultiTurnRLTrainer
-from sparring.types import Message, Reward, Score, Task, Trajectory
+from sparring.types import AgentReport, Message, Reward, Score, Task, Trajectory
 
 __all__ = [
+    "AgentReport",
     "Environment",
     "Message",
     "MultiTurnRLEvaluator",

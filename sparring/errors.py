@@ -137,4 +137,4 @@ class TokenLimit(EpisodeError):
 
 
 class RewardError(EpisodeError):
-    """The reward is missing, not finite, or of the wrong type."""
+    """The reward or another part of an agent's report is missing, not finite, or of the wrong type."""

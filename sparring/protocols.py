@@ -18,7 +18,7 @@ from sparring.types import (
     Message,
     MessageAnswer,
     MessageRequest,
-    Reward,
+    RewardValue,
     SampleRequest,
     Score,
     Task,
@@ -421,8 +421,6 @@ class Environment(Protocol):
         ...
 
 
-RewardValue: TypeAlias = Reward | float | Sequence[float] | tuple[float | Sequence[float], Mapping[str, float]]
-"""A Reward, its total, one number per turn, or one of the last two with metrics."""
 RewardFunction: TypeAlias = Callable[[Trajectory], RewardValue | Awaitable[RewardValue]]
 """Returns the reward of a finished episode, which is the training signal."""
 ScoreValue: TypeAlias = Score | float

@@ -332,6 +332,31 @@ class Reward:
     """The record of how the episode was graded, stored with the episode: an LLM judge's model, prompt and votes."""
 
 
+RewardValue: TypeAlias = Reward | float | Sequence[float] | tuple[float | Sequence[float], Mapping[str, float]]
+"""A Reward, its total, one number per turn, or one of the last two with metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentReport:
+    """What an agent of your own hands over at the end of its episode: the reward, and what rewards, scorers and checks
+    cannot see in the conversation.
+
+    An agent as a function returns it. The other agents hand over a JSON object with the same names (docs/agents.md,
+    "What an agent hands over").
+    """
+
+    reward: RewardValue | None = None
+    """The reward, or None if the recipe's reward function grades the episode."""
+    final_state: Json = None
+    """The state of the agent's environment at the end, such as the rows of its database. It becomes
+    `Trajectory.final_state`."""
+    transitions: Sequence[Mapping[str, Json]] = ()
+    """The executed tool calls in order, each with `tool` and optionally `arguments`, `result`, `error` (a text, or None) and
+    more. They become `Trajectory.transitions`."""
+    artifacts: Mapping[str, str] = field(default_factory=dict)
+    """Texts that the agent produced, by name, such as a patch or a report. They become `Trajectory.artifacts`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """The score of one trajectory, which is never trained on.
@@ -371,7 +396,10 @@ class Trajectory:
     transitions: tuple[Mapping[str, Json], ...] = ()
     """The environment's own log, with one entry per tool call. The agent does not see it."""
     final_state: Json = None
-    """The environment's state at the end, as its `state` method returned it, or None without such a method."""
+    """The environment's state at the end, as `Environment.final_state` returned it or an agent of your own handed it over.
+    None if there is none."""
+    artifacts: Mapping[str, str] = field(default_factory=dict)
+    """Texts that an agent of your own handed over, by name."""
     error: str | None = None
     began: float | None = field(default=None, compare=False)
     """The episode's start time, in seconds since 1970, or None if that is unknown."""

@@ -7,16 +7,17 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 from sparring.agents.endpoint import EndpointLike
 from sparring.agents.result import AgentResult, ended_by
 from sparring.errors import RewardError, ServiceError
+from sparring.rewards.reports import HANDED_OVER, check_report, read_report
 from sparring.rewards.rules import to_reward
 from sparring.sessions import AnySession
-from sparring.types import Outcome, Reward, Task
+from sparring.types import Reward, Task
 
 _TAIL = 400
 """The maximum number of characters that an error message quotes from the end of a program's error output."""
@@ -31,8 +32,8 @@ class CommandAgent:
     variables. It reads the task from standard input as JSON: `{"id", "messages", "prompt"}`, without the fields that
     hold the ground truth. If the recipe defines other policies, the task also contains `policies`, with a `base_url`
     and an `api_key` for each policy. The last line of its standard output may be `{"reward": ...}`, where the reward is
-    a number or a list with one number per turn. The object may also contain `components` and `metrics`. Without such a
-    line, the recipe's reward function grades the episode.
+    a number or a list with one number per turn. The object may also contain `components`, `metrics`, `final_state`,
+    `transitions` and `artifacts`. Without a reward, the recipe's reward function grades the episode.
     """
 
     def __init__(self, command: Sequence[str], *, enter: Callable[[AnySession], EndpointLike], folder: Path) -> None:
@@ -81,15 +82,13 @@ class CommandAgent:
         if process.returncode != 0:
             tail = err.decode(errors="replace").strip()[-_TAIL:]
             return ended_by(None, session, f"the agent ended with exit code {process.returncode}: {tail}")
-        return AgentResult(outcome=Outcome.FINISHED, reward=self._reward(out.decode(errors="replace"), session))
+        printed = _last_object(out.decode(errors="replace"))
+        source = f"the report that {self._command[0]} printed for session {session.id}"
+        report = check_report(read_report(printed), source=source)
+        return AgentResult.of_report(report, self._reward(printed, session))
 
-    def _reward(self, output: str, session: AnySession) -> Reward | None:
-        last = (output.strip().splitlines() or [""])[-1]
-        try:
-            report = json.loads(last)
-        except ValueError:
-            return None
-        if not isinstance(report, dict) or "reward" not in report:
+    def _reward(self, report: Mapping[str, Any], session: AnySession) -> Reward | None:
+        if "reward" not in report:
             return None
         source = f"the reward that {self._command[0]} printed for session {session.id}"
         turn_ids = [turn.id for turn in session.episode_turns if turn.learns]
@@ -107,6 +106,16 @@ class CommandAgent:
             turn_ids=turn_ids,
             source=source,
         )
+
+
+def _last_object(output: str) -> Mapping[str, Any]:
+    """Return the JSON object in the last line of a program's output if it is a report, or an empty mapping."""
+    last = (output.strip().splitlines() or [""])[-1]
+    try:
+        report = json.loads(last)
+    except (ValueError, RecursionError):
+        return {}
+    return report if isinstance(report, dict) and not report.keys().isdisjoint(("reward", *HANDED_OVER)) else {}
 
 
 def _environment(endpoint: EndpointLike) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Agents as functions: `async def play(task, session) -> Reward`."""
+"""Agents as functions: `async def play(task, session)`, which returns the reward or an AgentReport."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any, TypeAlias, final
 from sparring.agents.endpoint import EndpointLike
 from sparring.agents.result import AgentResult, ended_by
 from sparring.errors import InfrastructureError, RewardError, ServiceError, UsageError
-from sparring.protocols import RewardValue, SessionLike
+from sparring.protocols import SessionLike
+from sparring.rewards.reports import check_report
 from sparring.rewards.rules import to_reward
-from sparring.types import Message, Outcome, Task, ToolSchema, Turn
+from sparring.types import AgentReport, Message, RewardValue, Task, ToolSchema, Turn
 
-PlayFunction: TypeAlias = Callable[[Task, SessionLike], Awaitable[RewardValue]]
+PlayFunction: TypeAlias = Callable[[Task, SessionLike], Awaitable[RewardValue | AgentReport]]
 
 
 Enter: TypeAlias = Callable[[Any], EndpointLike]
@@ -69,7 +70,8 @@ class EpisodeSession:
 
 @final
 class FunctionAgent:
-    """An agent that calls a function to run an episode. The function returns the reward."""
+    """An agent that calls a function to run an episode. The function returns the reward, or an AgentReport that also hands
+    over the state of its environment, the executed calls and artifacts."""
 
     def __init__(self, function: PlayFunction, *, enter: Enter | None = None) -> None:
         """Create an agent. If `enter` is given, it opens a gateway endpoint for each session, and the function gets an
@@ -87,8 +89,8 @@ class FunctionAgent:
         """Run one episode.
 
         If the policy reaches a limit, or the function raises any other exception, the result has an outcome but no
-        reward. InfrastructureError and UsageError are raised unchanged. Raises RewardError when the function does not
-        return a reward.
+        reward. InfrastructureError and UsageError are raised unchanged. Raises RewardError when the function returns
+        neither a reward nor a valid AgentReport.
         """
         try:
             value = await self._function(task, self._with_endpoint(session))
@@ -97,14 +99,19 @@ class FunctionAgent:
         except Exception as error:  # noqa: BLE001 (user code may raise anything; it ends its episode only)
             return ended_by(error, session, f"{self.__name__} raised {error!r}")
         turn_ids = [turn.id for turn in session.episode_turns if turn.learns]
-        source = f"Agent {self.__name__!r} in session {session.id}: its reward"
-        return AgentResult(outcome=Outcome.FINISHED, reward=to_reward(value, turn_ids=turn_ids, source=source))
+        source = f"Agent {self.__name__!r} in session {session.id}: its"
+        report = value if isinstance(value, AgentReport) else AgentReport(reward=value)
+        report = check_report(report, source=f"{source} report")
+        is_graded = report.reward is not None or not isinstance(value, AgentReport)
+        return AgentResult.of_report(
+            report, to_reward(report.reward, turn_ids=turn_ids, source=f"{source} reward") if is_graded else None
+        )
 
     def _with_endpoint(self, session: SessionLike) -> SessionLike:
         return session if self._enter is None else EpisodeSession(session, self._enter(session))
 
 
 def agent(function: PlayFunction) -> FunctionAgent:
-    """Make an agent from `async def play(task, session)`, which returns the episode's reward. It can be used as a
-    decorator."""
+    """Make an agent from `async def play(task, session)`, which returns the episode's reward or an AgentReport. It can be
+    used as a decorator."""
     return FunctionAgent(function)

@@ -25,10 +25,11 @@ from sparring.errors import (
     ServiceError,
     UsageError,
 )
+from sparring.rewards.reports import check_report, read_report
 from sparring.runtime.clock import SYSTEM_CLOCK, Clock
 from sparring.runtime.connections import Client
 from sparring.sessions import AnySession
-from sparring.types import Json, Outcome, Reward, Sampling, Task
+from sparring.types import AgentReport, Json, Reward, Sampling, Task
 
 _CONNECT_SECONDS = 10.0
 _GRACE_SECONDS = 2.0
@@ -52,6 +53,11 @@ class ReportLike(Protocol):
         ...
 
     @property
+    def handed_over(self) -> AgentReport:
+        """The state, transitions and artifacts that the agent has handed over."""
+        ...
+
+    @property
     def refusal(self) -> str | None:
         """Why a reported reward was rejected, or None if no reward was rejected."""
         ...
@@ -62,6 +68,10 @@ class ReportLike(Protocol):
 
     def update_reward(self, value: float | Sequence[float]) -> None:
         """Set the reward: a number, or one number per turn."""
+        ...
+
+    def hand_over(self, report: AgentReport | None) -> None:
+        """Keep the state, transitions and artifacts of a checked report."""
         ...
 
     async def wait(self) -> Reward:
@@ -201,16 +211,15 @@ class HttpAgent:
         await self._check_health()
         async with self._slots:
             try:
-                reward = await self._play(task, session)
+                played = await self._play(task, session)
             except InfrastructureError as failure:
                 return ended_elsewhere(failure, session)
         if not has_played(session):
             raise InfrastructureError(
-                f"The agent at {self._url} reported a reward of {reward.total} but requested no turn from the policy, "
-                "so the "
-                "reward is not the policy's. Make the agent use the endpoint or base_url in the message that it gets."
+                f"The agent at {self._url} finished the episode but requested no turn from the policy, so its report is "
+                "not about the policy. Make the agent use the endpoint or base_url in the message that it gets."
             )
-        return AgentResult(outcome=Outcome.FINISHED, reward=reward)
+        return played
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -242,7 +251,7 @@ class HttpAgent:
                 )
             self._is_healthy = True
 
-    async def _play(self, task: Task, session: AnySession) -> Reward:
+    async def _play(self, task: Task, session: AnySession) -> AgentResult:
         """Post the episode until the agent accepts it. Do not post it again after the agent has requested a turn."""
         problem: _Undelivered | None = None
         for attempt in range(self._limits.max_retries + 1):
@@ -275,17 +284,20 @@ class HttpAgent:
         if start > now:
             await self._clock.sleep(start - now)
 
-    async def _attempt(self, body: bytes, report: ReportLike, session: AnySession) -> Reward:
-        """Post once and wait for the reward. Raises _Undelivered if the agent did not accept the episode."""
+    async def _attempt(self, body: bytes, report: ReportLike, session: AnySession) -> AgentResult:
+        """Post once and wait for the reward. An answer that hands over something, but no reward, also ends the episode.
+        Raises _Undelivered if the agent did not accept the episode."""
         pushing, reporting = asyncio.ensure_future(self._push(body)), asyncio.ensure_future(report.wait())
         try:
             async with asyncio.timeout(self._limits.timeout_seconds):
                 await asyncio.wait({pushing, reporting}, return_when=asyncio.FIRST_COMPLETED)
                 if not reporting.done():
                     _take(await pushing, report)
+                    if report.status == "ready" and report.reward is None and pushing.result().hands_over:
+                        return AgentResult.of_report(report.handed_over, None)
                 reward = await reporting
             await asyncio.wait({pushing}, timeout=_GRACE_SECONDS)
-            answer = pushing.result() if pushing.done() and pushing.exception() is None else Answer()
+            answer = _answer_of(pushing)
         except TimeoutError as error:
             is_cut_short = limit_met(session.failure) is not None
             raise self._overdue(report, has_begun=pushing.done() and not is_cut_short) from error
@@ -293,8 +305,12 @@ class HttpAgent:
             for task in (pushing, reporting):
                 task.cancel()
             await asyncio.gather(pushing, reporting, return_exceptions=True)
-        return replace(
-            reward, components=reward.components or answer.components, metrics={**answer.metrics, **reward.metrics}
+        report.hand_over(answer.handed_over)
+        return AgentResult.of_report(
+            report.handed_over,
+            replace(
+                reward, components=reward.components or answer.components, metrics={**answer.metrics, **reward.metrics}
+            ),
         )
 
     def _overdue(self, report: ReportLike, *, has_begun: bool) -> InfrastructureError | RewardError:
@@ -321,10 +337,11 @@ class HttpAgent:
                 f"The agent at {self._url} refused the episode: it answered {response.status_code}: {response.text[:200]}"
             )
         try:
-            # Integers that are too large for a float become infinite, and are then refused as a reward.
-            return read_answer(json.loads(response.content, parse_int=float))
+            answer = read_answer(json.loads(response.content))
         except (ValueError, RecursionError):
             return Answer()
+        source = f"The answer of the agent at {self._url}"
+        return replace(answer, handed_over=check_report(answer.handed_over, source=source))
 
     def _invocation(self, task: Task, sampling: Sampling, episode_endpoint: ReportedEndpoint) -> bytes:
         endpoint = self._endpoint or episode_endpoint.endpoint
@@ -395,8 +412,8 @@ def invocation(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The content of an agent's answer. All fields keep their default values if the answer only confirms that the agent
-    has started."""
+    """The content of an agent's answer. All fields keep their default values if the answer only confirms that the agent has
+    started."""
 
     reward: Json = None
     error: str | None = None
@@ -404,6 +421,13 @@ class Answer:
     """Whether `error` is an infrastructure failure rather than a failure of the agent's own code."""
     components: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    handed_over: AgentReport = field(default_factory=AgentReport)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the answer contains a final state, transitions or artifacts."""
+        report = self.handed_over
+        return report.final_state is not None or bool(report.transitions or report.artifacts)
 
 
 def read_answer(answer: Json) -> Answer:
@@ -413,14 +437,15 @@ def read_answer(answer: Json) -> Answer:
         return Answer()
     status_code = answer.get("status_code")
     has_failed = answer.get("status") in ("error", "failed") or "errorType" in answer
-    if has_failed or (isinstance(status_code, float) and status_code >= 400):
+    if has_failed or (isinstance(status_code, int | float) and status_code >= 400):
         reasons = (answer.get(key) for key in ("error", "errorMessage", "stop_reason", "errorType"))
         reason = without_half_characters(str(next(filter(None, reasons), "it gave no reason")))
         return Answer(error=reason, is_outage=status_code in _OUTAGES)
     return Answer(
-        reward=answer.get("reward", answer.get("rewards")),
+        reward=_as_floats(answer.get("reward", answer.get("rewards"))),
         components=_numbers(answer.get("components")),
         metrics=_numbers(answer.get("metrics")),
+        handed_over=read_report(answer),
     )
 
 
@@ -428,10 +453,29 @@ def _numbers(values: Json) -> dict[str, float]:
     """Return the finite numbers. Strings and lists, which agents add for their own logs, are left out."""
     named = values.items() if isinstance(values, dict) else ()
     return {
-        without_half_characters(name): float(value)
+        without_half_characters(name): float(number)
         for name, value in named
-        if isinstance(value, float | bool) and math.isfinite(value)
+        if isinstance(value, int | float) and math.isfinite(number := _as_floats(value))
     }
+
+
+def _as_floats(value: Json) -> Json:
+    """Return a number, or the numbers of a list, as floats. An integer that is too large for a float becomes infinite, and
+    is then refused as a reward."""
+    if isinstance(value, list):
+        return [_as_floats(one) for one in value]
+    try:
+        return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    except OverflowError:
+        return math.inf
+
+
+def _answer_of(pushing: asyncio.Future[Answer]) -> Answer:
+    """Return the answer, or an empty one if there is none. Raises RewardError if the answer hands over something invalid."""
+    failure = pushing.exception() if pushing.done() else None
+    if isinstance(failure, RewardError):
+        raise failure
+    return pushing.result() if pushing.done() and failure is None else Answer()
 
 
 def _take(answer: Answer, report: ReportLike) -> None:
@@ -445,6 +489,7 @@ def _take(answer: Answer, report: ReportLike) -> None:
         report.complete("failed", error=answer.error)
     elif answer.reward is not None and report.reward is None:
         report.update_reward(answer.reward)
-    if report.reward is not None and report.status is None:
+    report.hand_over(answer.handed_over)
+    if (report.reward is not None or answer.hands_over) and report.status is None:
         # The agent answered, so the episode is over.
         report.complete("ready")

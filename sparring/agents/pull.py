@@ -11,7 +11,7 @@ from sparring.agents.http import MTRL_JOB, GatewayLike, MtrlJob, ReportedEndpoin
 from sparring.agents.result import AgentResult, ended_elsewhere, has_played
 from sparring.errors import AgentTimeout, DataError, InfrastructureError, RewardError, ServiceError
 from sparring.sessions import AnySession
-from sparring.types import Json, Outcome, Reward, Task
+from sparring.types import Json, Reward, Task
 
 
 class OfferLike(Protocol):
@@ -93,7 +93,7 @@ class PullAgent:
         if the task cannot be written as JSON.
         """
         try:
-            reward = await self._play(task, session)
+            played = await self._play(task, session)
         except InfrastructureError as failure:
             return ended_elsewhere(failure, session)
         if not has_played(session):
@@ -101,11 +101,11 @@ class PullAgent:
                 "The worker finished the episode but requested no turn from the policy, so its report is not about the "
                 "policy. Make it use the endpoint or base_url in the message that it gets."
             )
-        return AgentResult(outcome=Outcome.FINISHED, reward=reward)
+        return played
 
-    async def _play(self, task: Task, session: AnySession) -> Reward | None:
-        """Offer the episode until a worker runs it, but do not offer it again after a turn has been requested. Return
-        the reward, or None when the worker reported no reward."""
+    async def _play(self, task: Task, session: AnySession) -> AgentResult:
+        """Offer the episode until a worker runs it, but do not offer it again after a turn has been requested. The result
+        has no reward if the worker reported none."""
         time_over, num_offers = asyncio.ensure_future(self._sleep(self._timeout_seconds)), 0
         try:
             while True:
@@ -118,10 +118,9 @@ class PullAgent:
                     self._queue.withdraw(offer)
                     if episode_endpoint.report.status is None:
                         episode_endpoint.report.complete("failed", error="its time was over")
-                if reward is not None:
-                    return reward
-                if self._is_unrewarded(episode_endpoint.report, offer) and session.failure is None:
-                    return None
+                is_unrewarded = self._is_unrewarded(episode_endpoint.report, offer) and session.failure is None
+                if reward is not None or is_unrewarded:
+                    return AgentResult.of_report(episode_endpoint.report.handed_over, reward)
                 failure = self._failure(episode_endpoint.report, offer, session)
                 is_untouched = (
                     offer.lost.done() and episode_endpoint.report.status == "failed" and not session.episode_turns

@@ -18,7 +18,7 @@ from sparring.errors import (
     TurnLimit,
 )
 from sparring.sessions import AnySession
-from sparring.types import Json, Message, Outcome, Reward
+from sparring.types import AgentReport, Json, Message, Outcome, Reward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +31,22 @@ class AgentResult:
     metrics: Mapping[str, float] = field(default_factory=dict)
     transitions: tuple[Mapping[str, Json], ...] = ()
     final_state: Json = None
+    artifacts: Mapping[str, str] = field(default_factory=dict)
     error: str | None = None
     reward: Reward | None = None
     """The reward from an agent that grades its own episodes. If it is None, the recipe's reward function grades
     them."""
+
+    @classmethod
+    def of_report(cls, report: AgentReport, reward: Reward | None) -> AgentResult:
+        """Return the result of an agent that finished its episode and handed over a checked report."""
+        return cls(
+            outcome=Outcome.FINISHED,
+            reward=reward,
+            final_state=report.final_state,
+            transitions=tuple(report.transitions),
+            artifacts=report.artifacts,
+        )
 
 
 LIMITS: Mapping[type[EpisodeError], Outcome] = {

@@ -170,8 +170,8 @@ class Worker:
                 returned = await self._play(invocation)
             else:
                 returned = await asyncio.get_running_loop().run_in_executor(self._threads, self._play, invocation)
-            returned = json.loads(json.dumps(returned), parse_int=float)
-            answer = read_answer(returned) if isinstance(returned, dict) else Answer(reward=returned)
+            returned = json.loads(json.dumps(returned))
+            answer = read_answer(returned if isinstance(returned, dict) else {"reward": returned})
         except Exception as error:
             # User code may raise any exception. Such an exception ends only its own episode.
             logger.warning("an episode failed", exc_info=error)
@@ -182,10 +182,17 @@ class Worker:
             if not answer.is_outage:
                 await self._report(invocation, "complete", {"status": "failed", "error": error})
             return error if answer.is_outage else ""
+        report = answer.handed_over
+        handed_over = {
+            "final_state": report.final_state,
+            "transitions": report.transitions or None,
+            "artifacts": report.artifacts or None,
+        }
         if answer.reward is not None:
             parts = {"components": dict(answer.components), "metrics": dict(answer.metrics)}
-            await self._report(invocation, "reward", {"reward": answer.reward, **parts})
-        await self._report(invocation, "complete", {"status": "ready"})
+            await self._report(invocation, "reward", {"reward": answer.reward, **parts, **handed_over})
+            handed_over = {}
+        await self._report(invocation, "complete", {"status": "ready", **handed_over})
         return ""
 
     async def _report(self, invocation: Mapping[str, Any], what: str, body: Json) -> None:

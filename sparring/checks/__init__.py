@@ -33,6 +33,9 @@ from sparring.checks.rules import (
     model_judges,
     offers,
     overlap,
+    own_agent,
+    own_requests,
+    own_reward,
     paging,
     policies,
     production,
@@ -57,6 +60,26 @@ from sparring.checks.running.time_budget import REVIEW_SECONDS
 from sparring.findings import rules_by_name
 
 CHECKS: dict[str, Check] = rules_by_name(
+    Check("agent.runs", own_agent.runs, needs=("agent",), seconds=30),
+    Check("agent.same_twice", own_agent.same_twice, needs=("agent",), seconds=20),
+    Check("agent.isolation", own_agent.isolation, needs=("agent",)),
+    Check("agent.leaks", own_agent.leaks, needs=("agent",), seconds=20),
+    Check("agent.files", own_agent.files, needs=("agent",)),
+    Check("agent.side_effects", own_agent.side_effects, needs=("agent", "agent_code")),
+    Check("agent.bad_calls", own_agent.bad_calls, needs=("agent",)),
+    Check("agent.ends", own_agent.ends, needs=("agent",)),
+    Check("agent.tools", own_requests.tools, needs=("agent",)),
+    Check("agent.history", own_requests.history, needs=("agent",)),
+    Check("agent.secrets", own_requests.secrets, needs=("agent",)),
+    Check("agent.context", own_requests.context, needs=("agent",)),
+    Check("agent.answer_shown", own_requests.answer_shown, needs=("agent",), seconds=20),
+    Check("agent.state", own_requests.state, needs=("agent",)),
+    Check("agent.reward_repeats", own_reward.deterministic, needs=("agent",), seconds=20),
+    Check("agent.reward_missing", own_reward.missing, needs=("agent",)),
+    Check("agent.reward_varies", own_reward.varies, needs=("agent",)),
+    Check("agent.reward_empty", own_reward.empty_answer, needs=("agent",)),
+    Check("agent.reward_changes", own_reward.changed_answers, needs=("agent",)),
+    Check("agent.agreement", own_reward.agreement, needs=("agent", "scorer")),
     Check("environment.plays", environment.plays, needs=("environment",)),
     Check("environment.same_twice", environment.same_twice, needs=("environment",)),
     Check("environment.order", environment.order, needs=("environment",)),
@@ -159,6 +182,7 @@ CHECKS: dict[str, Check] = rules_by_name(
     Check("weights.export", weights.export, needs=("model", "weights"), seconds=600),
     Check("review.defects", review.defects, needs=("reviewer", "environment"), seconds=REVIEW_SECONDS),
 )
-"""The checks, keyed by name, in the order in which they run and are documented."""
+"""The checks, keyed by name, in the order in which they run and are documented. Those that need an agent of the user's own
+are left out of a recipe with an environment."""
 
 __all__ = ["CHECKS", "Check"]

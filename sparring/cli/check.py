@@ -113,6 +113,7 @@ def _check(recipe: Path, options: Options, page: Path | None, as_json: bool) -> 
 
 
 def _show_findings(report: CheckReport) -> None:
+    say(report.decided)
     if report.reach is not None:
         say(report.reach)
     rows = [
@@ -125,10 +126,8 @@ def _show_findings(report: CheckReport) -> None:
     ]
     if rows:
         Console().table(f"findings on {report.recipe}", ["severity", "problem and evidence", "change"], rows)
-    for one in report.checked:
-        if one.state in ("skipped", "left_out"):
-            say(f"{one.state.replace('_', ' ')}: {one.name}, {one.reason}")
+    for reason, names in report.not_decided.items():
+        say(f"not checked, because {reason}: {', '.join(names)}")
     for one in report.measured.get("endpoints", ()):
         say(f"requests: {EndpointUsage.from_json(one).summary(report.measured['prices'])}")
-    decided = sum(one.state == "decided" for one in report.checked)
-    say(f"{decided} of {len(report.checked)} checks decided in {report.seconds:.1f} s: {report.counts}")
+    say(f"checked in {report.seconds:.1f} s: {report.counts}")

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, TypeVar, final
 from sparring.errors import AgentFailed, RewardError
 from sparring.gateway.request import ApiError
 from sparring.rewards.rules import to_reward
-from sparring.types import Reward, Turn
+from sparring.types import AgentReport, Reward, Turn
 
 Status: TypeAlias = Literal["ready", "failed"]
 Answer = TypeVar("Answer")
@@ -36,6 +36,7 @@ class EpisodeReport:
         self._status: Status | None = None
         self._error = ""
         self._reward: Reward | None = None
+        self._handed_over = AgentReport()
         self._refusal: str | None = None
         self._tokens: dict[tuple[str, str], object] = {}
         """The report of each operation and client token."""
@@ -61,20 +62,33 @@ class EpisodeReport:
         return self._reward
 
     @property
+    def handed_over(self) -> AgentReport:
+        """The state, transitions and artifacts that the agent handed over so far. Its `reward` is None."""
+        return self._handed_over
+
+    @property
     def refusal(self) -> str | None:
-        """The reason why the last invalid reward was refused. It is stored because agents often ignore error
+        """The reason why the last invalid report was refused. It is stored because agents often ignore error
         responses."""
         return self._refusal
 
-    def complete(self, status: Status, *, error: str = "", client_token: str | None = None) -> None:
+    def complete(
+        self,
+        status: Status,
+        *,
+        error: str = "",
+        handed_over: AgentReport | None = None,
+        client_token: str | None = None,
+    ) -> None:
         """End the turns. `error` is the reason for a failure. Raises ApiError 409 if the episode is already
         completed."""
-        content = (status, error)
+        content = (status, error, handed_over)
         if self._is_repeated("completion", client_token, content):
             return
         if self._status is not None:
             raise self._conflict("to be completed")
         self._status, self._error = status, error
+        self.hand_over(handed_over)
         self._remember("completion", client_token, content)
 
     def update_reward(
@@ -83,6 +97,7 @@ class EpisodeReport:
         *,
         components: Mapping[str, float] | None = None,
         metrics: Mapping[str, float] | None = None,
+        handed_over: AgentReport | None = None,
         client_token: str | None = None,
     ) -> None:
         """Set the reward. A number, or a list with one number, is the total; a longer list has one number for each
@@ -90,7 +105,7 @@ class EpisodeReport:
 
         Raises RewardError for any other value, and ApiError 409 if there is already a reward or the episode failed.
         """
-        content = (value, components, metrics)
+        content = (value, components, metrics, handed_over)
         if self._is_repeated("reward", client_token, content):
             return
         if self._status == "failed" or self._reward is not None:
@@ -100,7 +115,18 @@ class EpisodeReport:
         except RewardError as error:
             self._refusal = str(error)
             raise
+        self.hand_over(handed_over)
         self._remember("reward", client_token, content)
+
+    def hand_over(self, report: AgentReport | None) -> None:
+        """Keep the parts of a checked report, except its reward. A part that was handed over before is replaced."""
+        if report is not None:
+            known = self._handed_over
+            self._handed_over = AgentReport(
+                final_state=known.final_state if report.final_state is None else report.final_state,
+                transitions=report.transitions or known.transitions,
+                artifacts={**known.artifacts, **report.artifacts},
+            )
 
     async def wait(self) -> Reward:
         """Wait until the episode is completed and rewarded, and return the reward.

@@ -21,7 +21,8 @@ from sparring.gateway.dialects import ChatCompletions
 from sparring.gateway.dialects.validation import body_schema, refusal
 from sparring.gateway.report import EpisodeReport, Status
 from sparring.gateway.request import ApiError, Asked, Dialect, Head, Part
-from sparring.types import Json, Turn
+from sparring.rewards.reports import check_report
+from sparring.types import AgentReport, Json, Turn
 
 TRAJECTORY_ID = "x-amzn-sagemaker-trajectory-id"
 _JOB_ARN = "x-amzn-sagemaker-job-arn"
@@ -127,12 +128,36 @@ _Text: TypeAlias = Annotated[str, pydantic.Field(max_length=10_000)]
 """A string of limited length. It must not contain lone surrogates, because the ledger cannot store them."""
 
 
+class _Transition(pydantic.BaseModel):
+    """An executed tool call. It may have more fields."""
+
+    model_config = pydantic.ConfigDict(strict=True, extra="allow")
+
+    tool: str
+    error: str | None = None
+
+
 class _Body(pydantic.BaseModel):
     """A body in which unknown fields are rejected, so that no value is lost silently."""
 
     model_config = pydantic.ConfigDict(strict=True, extra="forbid")
 
     client_token: _Name | None = None
+    final_state: pydantic.JsonValue = None
+    transitions: list[_Transition] | None = None
+    artifacts: dict[_Name, str] | None = None
+
+    @property
+    def handed_over(self) -> AgentReport | None:
+        """The parts that are not about the reward or the status, or None if there are none."""
+        if self.final_state is None and not self.transitions and not self.artifacts:
+            return None
+        report = AgentReport(
+            final_state=self.final_state,
+            transitions=[one.model_dump() for one in self.transitions or ()],
+            artifacts=self.artifacts or {},
+        )
+        return check_report(report, source="The report of the agent")
 
 
 class Completion(_Body):
@@ -143,7 +168,7 @@ class Completion(_Body):
 
     def tell(self, report: EpisodeReport) -> None:
         """Apply the completion to the report. Raises ApiError 409."""
-        report.complete(self.status, error=self.error, client_token=self.client_token)
+        report.complete(self.status, error=self.error, handed_over=self.handed_over, client_token=self.client_token)
 
 
 class RewardUpdate(_Body):
@@ -158,7 +183,11 @@ class RewardUpdate(_Body):
         turn, and 409 if the episode accepts no reward at this time."""
         try:
             report.update_reward(
-                self.reward, components=self.components, metrics=self.metrics, client_token=self.client_token
+                self.reward,
+                components=self.components,
+                metrics=self.metrics,
+                handed_over=self.handed_over,
+                client_token=self.client_token,
             )
         except RewardError as error:
             where = type(self).model_fields["reward"].alias or "reward"

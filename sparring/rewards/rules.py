@@ -11,6 +11,7 @@ from numbers import Real
 from sparring.errors import InfrastructureError, RewardError, ServiceError
 from sparring.protocols import RewardFunction
 from sparring.runtime.faults import fault_point
+from sparring.runtime.missing_parts import explain_missing_state
 from sparring.runtime.plugins import call
 from sparring.types import Json, Message, Reward, Trajectory
 
@@ -32,7 +33,8 @@ async def evaluate_reward(function: RewardFunction, trajectory: Trajectory) -> R
     except (InfrastructureError, RewardError, ServiceError):
         raise
     except Exception as error:
-        raise RewardError(f"{source} raised {error!r}; every finished trajectory needs a number.") from error
+        missing = explain_missing_state(function, trajectory)
+        raise RewardError(f"{source} raised {error!r}; every finished trajectory needs a number.{missing}") from error
     return to_reward(value, turn_ids=[turn.id for turn in trajectory.turns], source=source)
 
 

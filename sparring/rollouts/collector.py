@@ -289,6 +289,7 @@ class Collector:
             metrics=played.metrics,
             transitions=tuple(played.transitions),
             final_state=played.final_state,
+            artifacts=played.artifacts,
             error=played.error,
             began=began_at,
             seconds=self._clock.monotonic() - began,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sparring.errors import InfrastructureError, RewardError, ServiceError
 from sparring.protocols import Scorer
+from sparring.runtime.missing_parts import explain_missing_state
 from sparring.runtime.plugins import call
 from sparring.types import Score, Trajectory
 
@@ -22,7 +23,9 @@ async def evaluate_score(function: Scorer, trajectory: Trajectory) -> Score:
     except (InfrastructureError, ServiceError):
         raise
     except Exception as error:
-        raise RewardError(f"Scorer {name!r} raised {error!r} on trajectory {trajectory.id}.") from error
+        raise RewardError(
+            f"Scorer {name!r} raised {error!r} on trajectory {trajectory.id}.{explain_missing_state(function, trajectory)}"
+        ) from error
     source = f"Scorer {name!r} returned"
     if not isinstance(returned, Score):
         return Score(_share(returned, source, trajectory))

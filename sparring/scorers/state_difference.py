@@ -29,7 +29,8 @@ def state_difference(expected: str = "state", *, ignored: Collection[str] = ()) 
             if trajectory.outcome is Outcome.FINISHED:
                 raise RewardError(
                     f"{trajectory.id} ended with the state {state!r}, but the comparison needs an object. Define "
-                    "`final_state` in the environment; it must return everything that the tools may change, as a dict."
+                    "`final_state` in the environment, or hand it over as `final_state` of an AgentReport in an agent of your "
+                    "own; it must contain everything that the tools may change, as a dict."
                 )
             state = {}
         keys = sorted((wanted.keys() | state.keys()) - set(ignored))

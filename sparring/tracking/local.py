@@ -113,6 +113,7 @@ def trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
         "score_parts": trajectory.score_parts,
         "metrics": trajectory.metrics,
         **({} if trajectory.final_state is None else {"final_state": trajectory.final_state}),
+        **({"artifacts": trajectory.artifacts} if trajectory.artifacts else {}),
     }
 
 

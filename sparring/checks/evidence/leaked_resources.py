@@ -54,7 +54,7 @@ def _list_subclasses(kind: type) -> set[type]:
     return {kind}.union(*map(_list_subclasses, kind.__subclasses__()))
 
 
-def _list_globals(modules: tuple[ModuleType, ...]) -> dict[str, Any]:
+def list_globals(modules: tuple[ModuleType, ...]) -> dict[str, Any]:
     """Return the values in modules and their classes, keyed by name, without imported code."""
     found: dict[str, Any] = {}
     for module in modules:
@@ -78,7 +78,7 @@ def find_kept_globals(subject: Subject) -> dict[str, Any]:
     cls = subject.environment_class
     assert cls is not None, "the rule needs an environment"
     declared = {f"{one.__name__}.{name}" for one in cls.__mro__ for name in getattr(cls, "persists", ())}
-    kept = _list_globals(subject.own_code.modules())
+    kept = list_globals(subject.own_code.modules())
     return {name: value for name, value in kept.items() if name not in declared}
 
 

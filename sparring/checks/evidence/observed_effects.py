@@ -53,9 +53,12 @@ class SideEffect:
 class SideEffects:
     """A collector of the side effects that the user's own code causes."""
 
-    def __init__(self, own: OwnCode) -> None:
+    def __init__(self, own: OwnCode, *, through_libraries: bool = True) -> None:
+        """Create a collector. Without `through_libraries`, clock reads and random numbers of an installed library that the
+        user's code calls are ignored, such as those of an HTTP client."""
         self.seen: dict[SideEffect, None] = {}
         self._own = own
+        self._through_libraries = through_libraries
         self._depth = 0
         _LISTENERS.append(self)
         _listen()
@@ -136,6 +139,8 @@ class SideEffects:
         through, innermost = "", self._own.line_below(frame)
         while frame is not None and not self._own.owns(frame.f_code.co_filename):
             module = str(frame.f_globals.get("__name__", ""))
+            if kind in ("clock", "randomness") and not self._through_libraries and _is_installed(frame):
+                return
             if module.split(".")[0] in _QUIET and kind in ("clock", "randomness"):
                 return
             if module == "random" and kind == "randomness":
@@ -152,11 +157,12 @@ class SideEffects:
 
 @final
 class Observed:
-    """A context manager that records the side effects of the environment's own code in every call."""
+    """A context manager that records the side effects of the user's own code in every call. By default, it is the code of
+    the environment."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, side_effects: SideEffects | None = None) -> None:
         self._subject = subject
-        self._side_effects = SideEffects(subject.own_code)
+        self._side_effects = side_effects or SideEffects(subject.own_code)
 
     def __enter__(self) -> SideEffects:
         self._before, self._subject.watch.observe = self._subject.watch.observe, self._side_effects.watching
@@ -188,6 +194,10 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
     if event in _EVENTS:
         for listener in tuple(_LISTENERS):
             listener.heard(event, arguments)
+
+
+def _is_installed(frame: FrameType) -> bool:
+    return "site-packages" in frame.f_code.co_filename or "dist-packages" in frame.f_code.co_filename
 
 
 def _absolute(path: Any) -> str:

@@ -181,27 +181,34 @@ class Subject:
         """Return the reason why a requirement of a rule is not met, or None if it is met."""
         if need == "environment":
             return None if self.environment_class else "the recipe's agent brings its own environment"
+        if need == "agent":
+            kind = self.config.agent.kind
+            waits = "its workers are started by hand; nothing can play it here"
+            return "the recipe has an environment" if kind is None else waits if kind == "pull" else None
+        if need == "agent_code":
+            is_here = self.config.agent.function is not None
+            return None if is_here else "the agent runs in other processes, whose code cannot be observed"
         if need == "expert":
             has_expert = self.environment_class is not None and self.expert(self.sample[0]) is not None
             return self.lacks("environment") or (None if has_expert else "the environment has no `demonstrate`")
         there: dict[str, tuple[Any, str]] = {
             "reward": (self.reward, "the recipe does not set reward.reward"),
             "scorer": (self.scorer, "the recipe does not set reward.scorer"),
-            "model": (self.parts, "needs the model: --model"),
+            "model": (self.parts, "it needs the model: --model"),
             "weights": (
                 self.parts and self.parts.policy,
-                "needs the model's weights: it runs only in a process that contains the engine and the learner",
+                "it needs the model's weights: it runs only in a process that contains the engine and the learner",
             ),
             "trained_weights": (
                 self.parts if self.config.model.trained_weights == "lora" else self.parts and self.parts.policy,
-                "needs the trained weights, which are the whole model and are in other processes",
+                "it needs the trained weights, which are the whole model and are in other processes",
             ),
             "baseline": (self.runs_baseline or None, "the first validation of the run measures the baseline"),
-            "production": (self.user_inputs.production, "needs a sample of production logs: --production FILE"),
-            "schemas": (self.user_inputs.schemas, "needs the tool schemas of production: --schemas FILE"),
-            "reference": (self.user_inputs.reference, "needs a reference endpoint: --reference URL#MODEL"),
-            "reviewer": (self.user_inputs.reviewer, "needs a model that reads the recipe: --reviewer URL#MODEL"),
-            "run": (self.user_inputs.run, "needs a stored run: --run RUN"),
+            "production": (self.user_inputs.production, "it needs a sample of production logs: --production FILE"),
+            "schemas": (self.user_inputs.schemas, "it needs the tool schemas of production: --schemas FILE"),
+            "reference": (self.user_inputs.reference, "it needs a reference endpoint: --reference URL#MODEL"),
+            "reviewer": (self.user_inputs.reviewer, "it needs a model that reads the recipe: --reviewer URL#MODEL"),
+            "run": (self.user_inputs.run, "it needs a stored run: --run RUN"),
         }
         value, reason = there[need]
         return reason if value is None or value == () else None
@@ -220,7 +227,7 @@ class Subject:
     def own_code(self) -> OwnCode:
         """The user's own code. This requires an environment."""
         assert self.environment_class is not None, "the rule needs an environment"
-        return OwnCode(self.folder, self.environment_class)
+        return OwnCode(self.folder, [one.__module__ for one in self.environment_class.__mro__ if one is not object])
 
     @property
     def _name(self) -> str:

@@ -6,7 +6,7 @@ import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
@@ -23,15 +23,15 @@ _LIBRARIES = tuple({sysconfig.get_paths()[key] + os.sep for key in ("stdlib", "p
 
 @final
 class OwnCode:
-    """The user's own code: the recipe's folder, the modules of the environment's class and its base classes, and all
-    other code that is neither a library nor part of Sparring. The suites that Sparring contains count as the user's
-    code."""
+    """The user's own code: the recipe's folder, the modules that the recipe names, and all other code that is neither a
+    library nor part of Sparring. The suites that Sparring contains count as the user's code."""
 
-    def __init__(self, folder: Path, environment_class: type) -> None:
+    def __init__(self, folder: Path, modules: Sequence[str]) -> None:
+        """Describe the code of a recipe. `modules` are the names of the loaded modules of its environment's class and base
+        classes, or of its agent; the first one is the most specific."""
         self.folder = str(folder.resolve()) + os.sep
-        classes = [one.__module__ for one in environment_class.__mro__ if one is not object]
-        self._named = {name for name in classes if not _is_ours(getattr(sys.modules.get(name), "__file__", None) or "")}
-        self._package = environment_class.__module__.partition(".")[0]
+        self._named = {name for name in modules if not _is_ours(getattr(sys.modules.get(name), "__file__", None) or "")}
+        self._package = modules[0].partition(".")[0]
         self._files = {getattr(sys.modules.get(name), "__file__", None) for name in self._named}
         self.owns = cache(self._owns)
 
@@ -42,7 +42,7 @@ class OwnCode:
         return file in self._files or file.startswith(self.folder) or not is_library
 
     def modules(self) -> tuple[ModuleType, ...]:
-        """Return the loaded modules of the recipe's folder, of the environment's package and of its base classes."""
+        """Return the loaded modules of the recipe's folder, of the most specific module's package and of all named modules."""
         found: dict[int, ModuleType] = {}
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None) or ""

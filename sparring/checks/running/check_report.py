@@ -61,6 +61,22 @@ class CheckReport:
         return tuple(one for one in self.findings if one.severity is Severity.ERROR and not one.is_accepted)
 
     @property
+    def decided(self) -> str:
+        """One line that states how many checks were decided, and for the others how many there are for each reason."""
+        num = sum(one.state == "decided" for one in self.checked)
+        reasons = [f"{len(names)} skipped because {reason}" for reason, names in self.not_decided.items()]
+        return "; ".join([f"{num} of {len(self.checked)} checks decided", *reasons])
+
+    @property
+    def not_decided(self) -> dict[str, list[str]]:
+        """The names of the checks that were skipped or left out, by reason, the most common reason first."""
+        found: dict[str, list[str]] = {}
+        for one in self.checked:
+            if one.state in ("skipped", "left_out"):
+                found.setdefault(str(one.reason), []).append(one.name)
+        return dict(sorted(found.items(), key=lambda pair: -len(pair[1])))
+
+    @property
     def reach(self) -> str | None:
         """One line that states the share of the tools for which a legal call is known, or None if no tool was
         called."""

@@ -17,7 +17,7 @@ from sparring.checks.running.time_budget import CALL_SECONDS, SLOWER_THAN_START,
 from sparring.errors import InfrastructureError
 
 _NOTE_BYTES = 512
-_STARTS = ("__init__", "reset")
+_STARTS = ("__init__", "reset", "run_agent")
 
 
 class CallTimeoutError(InfrastructureError):

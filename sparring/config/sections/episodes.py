@@ -83,7 +83,7 @@ class AgentSection(Section):
 
     function: str | None = Field(
         default=None,
-        description="`module:function` of an agent, `async def play(task, session)`, which returns the episode's reward.",
+        description="`module:function` of an agent, `async def play(task, session)`, which returns the reward or an AgentReport.",
     )
     command: tuple[str, ...] | None = Field(
         default=None, strict=False, min_length=1, description="Program with its arguments, started for every episode."

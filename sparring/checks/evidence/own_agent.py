@@ -1,0 +1,286 @@
+"""Episodes of the recipe's own agent: the real agent, over the real gateway, with a scripted policy."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from sparring.agents import AgentResult
+from sparring.agents.scripted import Asked, ScriptedPolicy
+from sparring.assembly.agent import load_agent
+from sparring.checks.evidence.subject import GradingFailedError, Subject, write_transcript
+from sparring.checks.evidence.user_source import OwnCode
+from sparring.checks.evidence.wire_policies import make_explorer
+from sparring.checks.running.time_budget import UndecidedError
+from sparring.errors import InfrastructureError, RewardError, ServiceError, SparringError, UsageError
+from sparring.protocols import DeltaCallback
+from sparring.rollouts import Agent
+from sparring.runtime.plugins import load_object
+from sparring.sessions import AnySession, EpisodeIdentity, MessageSession
+from sparring.sessions.identity import EpisodeLimits
+from sparring.types import (
+    EngineCapabilities,
+    Json,
+    Message,
+    MessageAnswer,
+    MessageRequest,
+    Outcome,
+    Sampling,
+    StopReason,
+    Task,
+    Trajectory,
+)
+
+NUM_TASKS = 4
+"""The number of tasks in which the explorer plays."""
+MOST_TURNS = 12
+"""The number of turns after which the policy refuses, unless the recipe sets a smaller `agent.max_turns`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnEpisode:
+    """An episode of the recipe's own agent with a scripted policy."""
+
+    policy: str
+    task: Task
+    requests: tuple[MessageRequest, ...]
+    """What the agent sent to the policy, turn by turn."""
+    trajectory: Trajectory
+    """The episode with the reward of the agent or of the recipe, and the score. Without them if `failure` is set."""
+    failure: str | None
+    """Why the episode ended without a result, or None."""
+    is_failure_of_agent: bool
+    """Whether the agent's own code raised, hung or reported something invalid, rather than a grader of the recipe."""
+    seconds: float
+
+    @property
+    def reward(self) -> float | None:
+        return None if self.trajectory.reward is None else self.trajectory.reward.total
+
+    @property
+    def transcript(self) -> list[tuple[str, str]]:
+        """Everything that the agent sent and received, as (role, text) lines for comparison."""
+        lines: list[tuple[str, str]] = []
+        for number, request in enumerate(self.requests):
+            lines += [(f"turn {number}, {role}", text) for role, text in write_transcript(request.messages)]
+            lines += [(f"turn {number}, tool", json.dumps(tool, sort_keys=True)) for tool in request.tools]
+        return lines
+
+    @property
+    def handed_over(self) -> list[tuple[str, str]]:
+        """The state, the calls and the artifacts that the agent handed over, as lines for comparison."""
+        parts = {
+            "final_state": self.trajectory.final_state,
+            "transitions": self.trajectory.transitions,
+            "artifacts": self.trajectory.artifacts,
+        }
+        return [(name, json.dumps(part, sort_keys=True, default=str)) for name, part in parts.items() if part]
+
+    @property
+    def texts(self) -> list[tuple[str, str]]:
+        """Every text that the agent wrote into its requests, with where it stands."""
+        found: list[tuple[str, str]] = []
+        for number, request in enumerate(self.requests):
+            for message in request.messages:
+                if message.get("role") != "assistant":
+                    found.append((f"{message.get('role')} message of turn {number}", str(message.get("content") or "")))
+            found += [(f"tool schema of turn {number}", json.dumps(tool)) for tool in request.tools]
+        return found
+
+
+@final
+class _WirePolicy:
+    """Implements `protocols.MessageEngine` with a scripted policy, and keeps the requests."""
+
+    def __init__(self, policy: ScriptedPolicy, task: Task) -> None:
+        self.requests: list[MessageRequest] = []
+        self._policy, self._task = policy, task
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        return EngineCapabilities()
+
+    @property
+    def fingerprint(self) -> str:
+        return f"scripted:{self._policy.name}"
+
+    async def answer(self, request: MessageRequest, on_delta: DeltaCallback | None = None) -> MessageAnswer:
+        """Return the policy's next message."""
+        turn = len(self.requests)
+        self.requests.append(replace(request, messages=copy.deepcopy(request.messages)))
+        asked = Asked(task=self._task, messages=request.messages, tools=request.tools, turn=turn)
+        message = {"role": "assistant", "content": "", **copy.deepcopy(dict(self._policy.act(asked)))}  # type: ignore[arg-type]
+        if on_delta is not None and message["content"]:
+            on_delta({"content": message["content"]})
+        return MessageAnswer(message=message, stop_reason=StopReason.STOP)
+
+    async def close(self) -> None:
+        """Do nothing: a script has no resources."""
+
+
+@final
+class OwnAgent:
+    """The recipe's own agent, ready to play. Its episodes are played once and then shared by all rules."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        config = subject.config
+        play, _ = load_agent(config, subject.folder, lambda _: None)
+        assert play is not None, "the rule needs an agent"
+        self._play: Agent = play
+        self.name = f"{config.agent.kind} {getattr(config.agent, str(config.agent.kind))!r}"
+        self._limits = EpisodeLimits(max_turns=min(config.agent.max_turns or MOST_TURNS, MOST_TURNS))
+        self._sampling = Sampling(
+            temperature=config.sampling.temperature, max_tokens=config.sampling.sampling_max_tokens
+        )
+        self._played: dict[tuple[str, str, str], OwnEpisode] = {}
+
+    @functools.cached_property
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks in which the explorer plays."""
+        return self._subject.sample[:NUM_TASKS]
+
+    @property
+    def episodes(self) -> list[OwnEpisode]:
+        """All episodes so far."""
+        return list(self._played.values())
+
+    @functools.cached_property
+    def code(self) -> OwnCode | None:
+        """The code of an agent that is a function; None for an agent that runs in other processes."""
+        reference = self._subject.config.agent.function
+        if reference is None:
+            return None
+        found = load_object(reference, folder=self._subject.folder)
+        function = getattr(found, "_function", found)
+        return OwnCode(self._subject.folder, [getattr(function, "__module__", "")])
+
+    async def explore(self, task: Task, *, round: str = "first") -> OwnEpisode:
+        """Play an episode in which the policy calls every offered tool with likely arguments. Each `round` is played once."""
+        return await self.play(task, make_explorer(), round=round)
+
+    async def play(self, task: Task, policy: ScriptedPolicy, *, round: str = "first") -> OwnEpisode:
+        """Play an episode, or return it if (policy, task, round) was played before. Raises OutOfTimeError if no time is
+        left, and UndecidedError if a service is not available."""
+        key = (policy.name, task.id, round)
+        if key not in self._played:
+            self._subject.timing.need()
+            began = time.monotonic()
+            try:
+                self._played[key] = await self._play_new(task, policy)
+            finally:
+                self._subject.timing.count_episode(time.monotonic() - began)
+        return self._played[key]
+
+    async def play_together(self, tasks: Sequence[Task], policy: Callable[[], ScriptedPolicy]) -> list[OwnEpisode]:
+        """Play one episode of each task, all at once."""
+        self._subject.timing.need(len(tasks))
+        return list(await asyncio.gather(*(self._play_new(task, policy()) for task in tasks)))
+
+    async def _play_new(self, task: Task, policy: ScriptedPolicy) -> OwnEpisode:
+        engine, began = _WirePolicy(policy, task), time.monotonic()
+        session = MessageSession(
+            EpisodeIdentity(f"{policy.name}/{task.id}"), engine=engine, sampling=self._sampling, limits=self._limits
+        )
+        result, failure = AgentResult(outcome=Outcome.POLICY_ERROR), None
+        async with session:
+            try:
+                result = await self._result(task, session)
+            except ServiceError as error:
+                raise UndecidedError(str(error)) from error
+            except (InfrastructureError, RewardError, UsageError) as error:
+                failure = str(error)
+        trajectory, ungraded = await self._graded(_as_trajectory(task, session, result), result)
+        return OwnEpisode(
+            policy=policy.name,
+            task=task,
+            requests=tuple(engine.requests),
+            trajectory=trajectory,
+            failure=failure or (result.error if result.outcome is Outcome.POLICY_ERROR else None) or ungraded,
+            is_failure_of_agent=failure is not None or result.outcome is Outcome.POLICY_ERROR,
+            seconds=time.monotonic() - began,
+        )
+
+    async def _result(self, task: Task, session: AnySession) -> AgentResult:
+        own = copy.deepcopy(task)
+        return await self._subject.watch.call(f"run_agent(task {task.id})", functools.partial(self._play, own, session))
+
+    async def _graded(self, trajectory: Trajectory, result: AgentResult) -> tuple[Trajectory, str | None]:
+        """Return the trajectory with its reward and score, and why there is none."""
+        reward = result.reward
+        try:
+            if reward is None and self._subject.reward is not None:
+                reward = await self._subject.grade_with("reward", trajectory)
+            trajectory = replace(trajectory, reward=reward)
+            if self._subject.scorer is not None and result.outcome is not Outcome.POLICY_ERROR:
+                score = await self._subject.grade_with("scorer", trajectory)
+                trajectory = replace(trajectory, score=score.value, score_parts=score.parts)
+        except GradingFailedError as error:
+            return trajectory, str(error)
+        return trajectory, None
+
+
+def _as_trajectory(task: Task, session: AnySession, result: AgentResult) -> Trajectory:
+    return Trajectory(
+        id=session.id,
+        task=task,
+        attempt=0,
+        turns=tuple(turn for turn in session.episode_turns if turn.learns),
+        messages=copy.deepcopy(tuple(result.messages) or tuple(session.messages)),
+        outcome=result.outcome,
+        reward=None,
+        score=None,
+        metrics=result.metrics,
+        transitions=result.transitions,
+        final_state=result.final_state,
+        artifacts=result.artifacts,
+        error=result.error,
+    )
+
+
+def get_own_agent(subject: Subject) -> OwnAgent:
+    """Return the recipe's own agent, which all rules share. Raises UndecidedError if it cannot be loaded."""
+    if "own agent" not in subject.shared:
+        try:
+            subject.shared["own agent"] = OwnAgent(subject)
+        except SparringError as error:
+            raise UndecidedError(f"the agent could not be loaded: {error}") from error
+    return subject.shared["own agent"]
+
+
+async def explore_all(subject: Subject, *, round: str = "first", backwards: bool = False) -> list[OwnEpisode]:
+    """Return the explorer's episodes of all sampled tasks, as many as there is time for, at least one."""
+    agent = get_own_agent(subject)
+    episodes: list[OwnEpisode] = []
+    with subject.timing.as_far_as_it_goes():
+        for task in reversed(agent.tasks) if backwards else agent.tasks:
+            episodes.append(await agent.explore(task, round=round))
+    return list(reversed(episodes)) if backwards else episodes
+
+
+def calls_of(request: MessageRequest, answered: Iterable[Message] = ()) -> dict[str, Mapping[str, Json]]:
+    """Return the policy's calls in the messages of a request, by call id."""
+    found: dict[str, Mapping[str, Json]] = {}
+    for message in (*request.messages, *answered):
+        for call in message.get("tool_calls") or () if message.get("role") == "assistant" else ():
+            found[str(call.get("id"))] = call["function"]
+    return found
+
+
+def results_of(request: MessageRequest) -> dict[str, str]:
+    """Return the results of tools in the messages of a request, by call id."""
+    return {
+        str(message.get("tool_call_id")): _text(message.get("content"))
+        for message in request.messages
+        if message.get("role") == "tool"
+    }
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else json.dumps(content)

@@ -1,0 +1,322 @@
+"""Rules on what an agent of the user's own sends to the policy: tools, history, length, secrets and the answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from sparring.checks.evidence.own_agent import OwnEpisode, calls_of, explore_all, get_own_agent, results_of
+from sparring.checks.evidence.own_answers import find_answers
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.rules.own_agent import AGAIN
+from sparring.findings import Finding, Severity
+from sparring.runtime.missing_parts import names_in
+from sparring.runtime.redaction import MASK, mask_secrets
+from sparring.types import Json, MessageRequest
+
+_REFUSALS = re.compile(
+    r"unexpected keyword|missing \d+ required|unknown (tool|function)|no (such )?(tool|function)|not a known tool|"
+    r"(tool|function) .{0,40}not (found|defined|known|implemented|available)|got an unexpected|\b(TypeError|NameError|"
+    r"AttributeError|NotImplementedError)\b",
+    re.IGNORECASE,
+)
+"""What results of calls say if the code behind a tool does not fit its schema."""
+_SECRETS: Mapping[str, re.Pattern[str]] = {
+    "an API key": re.compile(r"\b(sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|xox[abprs]-[\w-]{10,}|"
+                             r"AIza[\w-]{35}|AKIA[0-9A-Z]{16}|hf_[A-Za-z0-9]{20,}|glpat-[\w-]{16,})"),
+    "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
+    "a JSON web token": re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}"),
+    "a password": re.compile(
+        r"\b(?:pass(?:word|wd|phrase)?|pwd|secret|api[ _-]?key|access[ _-]?token|auth[ _-]?token)\b"
+        r"[\"']?\s*(?:is\b|[:=])\s*[\"']?"
+        r"(?=\S*[\d!#$%&*+/=?@^~_-])(\S{6,})", re.IGNORECASE),
+    "a password in an address": re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s/:@]+:[^\s/:@]+@"),
+}  # fmt: skip
+_BYTES_PER_TOKEN = 6.0
+"""More bytes of text than a token of common tokenizers has on average, so that the estimate is low."""
+
+
+async def tools(subject: Subject) -> Iterable[Finding]:
+    """The tools that the agent offers are the tools that it executes.
+
+    Every offered tool is called with arguments that its schema permits. The rule reports a call whose result says that the
+    tool or an argument is unknown, a call that is never answered, a schema that changes between turns or tasks, a schema
+    that contradicts itself, and executed calls (`AgentReport.transitions`) that differ from the calls of the policy. Such
+    a drift happens when schemas are written by hand: generate them from the functions.
+    """
+    episodes = await explore_all(subject)
+    return [*_changing_schemas(episodes), *_odd_schemas(episodes), *_refused_calls(episodes), *_executed(episodes)]
+
+
+def _changing_schemas(episodes: Iterable[OwnEpisode]) -> Iterator[Finding]:
+    seen: dict[str, str] = {}
+    for episode in episodes:
+        for number, request in enumerate(episode.requests):
+            names = [tool["function"]["name"] for tool in request.tools]
+            double = next((name for name in names if names.count(name) > 1), None)
+            if double is not None:
+                yield _drift(f"the tool {double} is offered twice in one request.", episode, {"turn": number})
+                return
+            for tool in request.tools:
+                name, schema = tool["function"]["name"], json.dumps(tool["function"], sort_keys=True)
+                if seen.setdefault(name, schema) != schema:
+                    evidence = {"turn": number, "first": seen[name][:400], "now": schema[:400]}
+                    yield _drift(f"the schema of the tool {name} changes between requests.", episode, evidence)
+                    return
+
+
+def _odd_schemas(episodes: Iterable[OwnEpisode]) -> Iterator[Finding]:
+    reported = set[str]()
+    for episode in episodes:
+        for tool in (tool for request in episode.requests[:1] for tool in request.tools):
+            name = tool["function"]["name"]
+            parameters = tool["function"].get("parameters") or {}
+            unknown = [
+                one for one in parameters.get("required") or () if one not in (parameters.get("properties") or {})
+            ]
+            if unknown and name not in reported:
+                reported.add(name)
+                yield _drift(
+                    f"the tool {name} requires {', '.join(unknown)}, which its schema does not describe.",
+                    episode,
+                    {"schema": parameters},
+                )
+
+
+def _refused_calls(episodes: Iterable[OwnEpisode]) -> Iterator[Finding]:
+    """Yield a finding for each tool whose legal calls are refused or stay without a result."""
+    refused: dict[str, tuple[OwnEpisode, Json, str]] = {}
+    unanswered: dict[str, OwnEpisode] = {}
+    answered = set[str]()
+    for episode in episodes:
+        if not episode.requests:
+            continue
+        last = episode.requests[-1]
+        results, calls = results_of(last), calls_of(last, episode.trajectory.messages)
+        for id, call in calls.items():
+            name = call["name"]
+            if id in results and _REFUSALS.search(results[id]):
+                refused.setdefault(name, (episode, call, results[id]))
+            elif id in results:
+                answered.add(name)
+            elif not episode.is_failure_of_agent:
+                unanswered.setdefault(name, episode)
+    for name, (episode, call, result) in refused.items():
+        if name not in answered:
+            evidence = {"call": call, "result": result[:300]}
+            yield _drift(f"a call of {name} that fits its schema is refused: {result[:160]}", episode, evidence)
+    for name, episode in unanswered.items():
+        if name not in answered and name not in refused:
+            yield _drift(f"the policy's call of {name} gets no result; the agent ignores it.", episode, {})
+
+
+def _executed(episodes: Iterable[OwnEpisode]) -> Iterator[Finding]:
+    """Yield a finding if the calls that were handed over are not those of the policy."""
+    for episode in episodes:
+        if not episode.trajectory.transitions or not episode.requests:
+            continue
+        made = [_canonical(call) for call in calls_of(episode.requests[-1], episode.trajectory.messages).values()]
+        for entry in episode.trajectory.transitions:
+            call = {"name": entry["tool"], "arguments": entry.get("arguments") or {}}
+            if _canonical(call) not in made:
+                evidence = {"executed": call, "called": made[:6]}
+                yield _drift(
+                    f"the agent executed {entry['tool']} with arguments that no turn called.", episode, evidence
+                )
+                return
+
+
+def _canonical(call: Mapping[str, Json]) -> str:
+    arguments = call["arguments"]
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            return f"{call['name']} {arguments}"
+    return f"{call['name']} {json.dumps(arguments, sort_keys=True)}"
+
+
+def _drift(symptom: str, episode: OwnEpisode, evidence: dict[str, Json]) -> Finding:
+    return Finding(
+        rule="agent.tools",
+        severity=Severity.ERROR,
+        symptom=symptom,
+        evidence={"task": episode.task.id, **evidence},
+        change="Generate the schemas from the functions that are called, and answer every call with a tool message.",
+        confirm=AGAIN,
+    )
+
+
+async def history(subject: Subject) -> Iterable[Finding]:
+    """Each request continues the conversation of the previous one.
+
+    A request that rewrites earlier messages (a shortened history, a changed system prompt, an answer rebuilt from its text
+    without its calls) starts a new sequence. The whole prompt is then computed and trained again, and the policy is trained
+    on a conversation that it never had in one piece. Append messages as they came, and change nothing before them.
+    """
+    found: dict[str, list[OwnEpisode]] = {}
+    for episode in await explore_all(subject):
+        reasons = [turn.branch_reason for turn in episode.trajectory.turns[1:] if turn.branch_reason]
+        if reasons:
+            found.setdefault(str(reasons[0]), []).append(episode)
+    for reason, episodes in found.items():
+        num = sum(bool(turn.branch_reason) for turn in episodes[0].trajectory.turns[1:])
+        return [
+            Finding(
+                rule="agent.history",
+                severity=Severity.WARNING,
+                symptom=f"{num} of {len(episodes[0].requests)} requests of an episode do not continue the conversation: "
+                f"{reason}.",
+                evidence={"tasks": [one.task.id for one in episodes], "reason": reason},
+                change="Append each answer and each result to the messages as they came, and change nothing before them.",
+                confirm=AGAIN,
+            )
+        ]
+    return []
+
+
+async def secrets(subject: Subject) -> Iterable[Finding]:
+    """Prompts, tool schemas and tool results contain no secrets.
+
+    The rule looks for keys, tokens, passwords and the values of environment variables such as `..._KEY`. What stands in a
+    prompt is stored with every episode and learned by the model.
+    """
+    for episode in await explore_all(subject):
+        for place, text in episode.texts:
+            what = _secret_in(text)
+            if what is not None:
+                return [
+                    Finding(
+                        rule="agent.secrets",
+                        severity=Severity.ERROR,
+                        symptom=f"the {place} contains {what}.",
+                        evidence={"task": episode.task.id, "place": place},
+                        change="Remove the secret from prompts and tools, and read it inside the tool's code.",
+                        confirm=AGAIN,
+                    )
+                ]
+    return []
+
+
+def _secret_in(text: str) -> str | None:
+    # Only long values, because short ones occur in ordinary text.
+    if mask_secrets(text).count(MASK) > text.count(MASK):
+        return "the value of a secret environment variable"
+    values = [value for name, value in os.environ.items() if re.search(r"(^|_)DSN$", name) and len(value) >= 8]
+    if any(value in text for value in values):
+        return "the value of a secret environment variable"
+    return next((what for what, pattern in _SECRETS.items() if pattern.search(text)), None)
+
+
+async def context(subject: Subject) -> Iterable[Finding]:
+    """The conversations of the agent fit into `model.max_sequence_length`, with room for an answer.
+
+    The length is estimated from the texts of the longest request, with six bytes for a token, which is rather too low.
+    """
+    most = subject.config.model.max_sequence_length
+    room = most - subject.config.sampling.sampling_max_tokens
+    episodes = [one for one in await explore_all(subject) if one.requests]
+    if not episodes or most is None:
+        return []
+    episode = max(episodes, key=lambda one: _num_tokens(one.requests[-1]))
+    first, last = _num_tokens(episode.requests[0]), _num_tokens(episode.requests[-1])
+    if last <= room:
+        return []
+    severity = Severity.ERROR if first > room else Severity.WARNING
+    what = "first request" if first > room else "longest request"
+    return [
+        Finding(
+            rule="agent.context",
+            severity=severity,
+            symptom=f"the {what} of an episode has about {first if first > room else last} tokens, but "
+            f"model.max_sequence_length = {most} leaves {room} if an answer has sampling.sampling_max_tokens.",
+            evidence={"task": episode.task.id, "first_request": first, "longest_request": last, "room": room},
+            change="Raise model.max_sequence_length, lower sampling.sampling_max_tokens, or shorten prompts and results.",
+            confirm=AGAIN,
+        )
+    ]
+
+
+def _num_tokens(request: MessageRequest) -> int:
+    text = json.dumps([*request.messages, *request.tools], ensure_ascii=False)
+    return int(len(text.encode()) / _BYTES_PER_TOKEN)
+
+
+async def answer_shown(subject: Subject) -> Iterable[Finding]:
+    """The agent does not show the answer to the policy.
+
+    The rule compares the first requests of several tasks: a text that gets a high reward in one task, and that the agent
+    added to this task's first request but not to the others', is a leak of the reference answer.
+    """
+    agent, shown = get_own_agent(subject), []
+    for task in agent.tasks:
+        answers = await find_answers(subject, task)
+        first = (await agent.explore(task)).requests[:1]
+        own = "\n".join(str(message.get("content") or "") for message in task.messages)
+        sent = "\n".join(str(message.get("content") or "") for request in first for message in request.messages)
+        right = answers.right
+        if right is not None and len(right) > 2 and right in sent and right not in own:
+            shown.append((task, right, sent))
+    different = {right for _, right, _ in shown}
+    if len(shown) < 2 or len(different) < 2:
+        return []
+    contrast = sum(right not in sent for _, right, _ in shown for _, other, sent in shown if other != right)
+    if not contrast:
+        return []
+    return [
+        Finding(
+            rule="agent.answer_shown",
+            severity=Severity.ERROR,
+            symptom=f"the first request of the agent contains the answer in {len(shown)} of {len(agent.tasks)} tasks.",
+            evidence={"tasks": [task.id for task, _, _ in shown], "answer": shown[0][1]},
+            change="Build the prompt from the fields that the agent may know, and leave out the reference answer.",
+            confirm=AGAIN,
+        )
+    ]
+
+
+async def state(subject: Subject) -> Iterable[Finding]:
+    """The agent hands over what the graders read: `final_state`, `transitions` and `artifacts`.
+
+    Without a final state, a scorer sees the conversation only, and cannot tell whether a booking was really made. Return
+    `AgentReport(reward=..., final_state=..., transitions=...)`, or the same names in the report of a program or server
+    (docs/agents.md).
+    """
+    episodes = [one for one in await explore_all(subject) if not one.is_failure_of_agent]
+    if not episodes:
+        return []
+    findings = []
+    for grader, function in (("reward", subject.reward), ("scorer", subject.scorer)):
+        read = names_in(function) if function is not None else frozenset()
+        missing = [
+            part
+            for part in ("final_state", "transitions", "artifacts")
+            if part in read and not any(getattr(one.trajectory, part) for one in episodes)
+        ]
+        if missing:
+            findings.append(
+                Finding(
+                    rule="agent.state",
+                    severity=Severity.ERROR,
+                    symptom=f"the {grader} reads {', '.join(missing)}, which the agent never hands over.",
+                    evidence={"missing": missing, "episodes": len(episodes)},
+                    change="Return AgentReport(final_state=..., transitions=...) from the agent, or report the same names.",
+                    confirm=AGAIN,
+                )
+            )
+    has_tools = any(request.tools for one in episodes for request in one.requests)
+    hands_over = any(one.handed_over for one in episodes)
+    if not findings and has_tools and not hands_over:
+        findings.append(
+            Finding(
+                rule="agent.state",
+                severity=Severity.NOTE,
+                symptom="the agent has tools but hands over no state, so that rewards and scorers see only the conversation.",
+                evidence={"episodes": len(episodes)},
+                change="Return AgentReport(final_state=...), and write a scorer that compares the state with the expected one.",
+                confirm=AGAIN,
+            )
+        )
+    return findings

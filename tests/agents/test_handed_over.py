@@ -1,0 +1,225 @@
+"""What an own agent of any kind hands over reaches rewards, scorers and the stored episode; bad values get a clear error."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.responses import JSONResponse
+
+from sparring import AgentReport, Trajectory
+from sparring.agents import CommandAgent, agent
+from sparring.agents.result import AgentResult
+from sparring.agents.scripted_session import ScriptedSession
+from sparring.chat import ByteTokenizer, TemplateChat
+from sparring.engines.scripted import ScriptedEngine
+from sparring.environments import answer
+from sparring.errors import RewardError, UsageError
+from sparring.gateway import Gateway
+from sparring.ledger import Ledger
+from sparring.protocols import SessionLike
+from sparring.rewards.reports import check_report
+from sparring.rollouts import Collector, EpisodeAgent, Grading, GroupPlan, MainPolicy, RolloutLimits
+from sparring.run_folders.stored import parse_trajectory
+from sparring.scorers import state_difference
+from sparring.tracking.local import trajectory_json
+from sparring.types import Outcome, Reward, Sampling, Score, Task
+from tests.agents import test_http_agent, test_worker
+from tests.agents.test_http_agent import ask, make_session, report
+
+CALL = {"tool": "book", "arguments": {"seat": 10**18}, "result": "booked", "error": None, "took": 0.5}
+HANDED_OVER: dict[str, Any] = {
+    "final_state": {"seats": {"12": "Emma"}, "free": 3},
+    "transitions": [{"tool": "book", "arguments": {"seat": 10**18}, "result": "booked", "took": 0.5}],
+    "artifacts": {"letter": "Dear Emma"},
+}
+TASK = Task(id="t1", messages=({"role": "user", "content": "find b"},), fields={"expected": HANDED_OVER["final_state"]})
+PROGRAM = """
+import json, os, sys, urllib.request
+task = json.load(sys.stdin)
+request = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+    json.dumps({"model": "policy", "messages": task["messages"]}).encode(),
+    {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"},
+)
+urllib.request.urlopen(request).read()
+print(sys.argv[1])
+"""
+
+
+def as_function(handed_over: dict[str, Any], tmp_path: Path) -> AgentResult:
+    del tmp_path
+
+    @agent
+    async def play(task: Task, session: SessionLike) -> AgentReport:
+        await session.chat(task.messages)
+        return AgentReport(**handed_over)
+
+    return asyncio.run(play.play(TASK, ScriptedSession(answer("a"))))
+
+
+def as_program(handed_over: dict[str, Any], tmp_path: Path) -> AgentResult:
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    async def run() -> AgentResult:
+        async with Gateway() as gateway, make_session() as session:
+            command = [sys.executable, "program.py", json.dumps(handed_over)]
+            return await CommandAgent(command, enter=gateway.register, folder=tmp_path).play(TASK, session)
+
+    return asyncio.run(run())
+
+
+def behind_url(handed_over: dict[str, Any], tmp_path: Path) -> AgentResult:
+    del tmp_path
+    return test_http_agent.play(test_http_agent.answering(handed_over), task=TASK)
+
+
+def as_worker(handed_over: dict[str, Any], tmp_path: Path) -> AgentResult:
+    del tmp_path
+
+    async def play(invocation: Any) -> Any:
+        await test_worker.ask_async(invocation)
+        return handed_over
+
+    return test_worker.played(play)
+
+
+KINDS: list[Callable[[dict[str, Any], Path], AgentResult]] = [as_function, as_program, behind_url, as_worker]
+
+
+@pytest.mark.parametrize("play", KINDS)
+@pytest.mark.parametrize("reward", [1.0, None])
+def test_every_kind_of_agent_hands_over_state_calls_and_artifacts_with_or_without_a_reward(
+    play: Callable[..., AgentResult], reward: float | None, tmp_path: Path
+) -> None:
+    result = play(HANDED_OVER | ({} if reward is None else {"reward": reward}), tmp_path)
+    assert result.outcome is Outcome.FINISHED
+    assert result.reward == (None if reward is None else Reward(total=reward))
+    assert result.final_state == HANDED_OVER["final_state"]
+    assert isinstance(result.final_state["free"], int)
+    assert result.transitions == (CALL,)
+    assert result.artifacts == HANDED_OVER["artifacts"]
+
+
+@pytest.mark.parametrize("play", KINDS)
+@pytest.mark.parametrize(
+    ("part", "value", "problem"),
+    [
+        ("transitions", ["book"], r"transitions\[0\] is 'book'; give an object with the called tool's name"),
+        ("transitions", [{"tool": "book", "error": 3}], r"transitions\[0\] has error = 3; give a text"),
+        ("artifacts", {"letter": 3}, "has the artifact 'letter' of type int; give a text"),
+    ],
+)
+def test_a_part_of_the_wrong_type_is_an_error_that_names_it(
+    play: Callable[..., AgentResult], part: str, value: Any, problem: str, tmp_path: Path
+) -> None:
+    # The gateway refuses the report of a worker, in the words of its schema.
+    with pytest.raises((RewardError, UsageError), match=part if play is as_worker else problem):
+        play(HANDED_OVER | {"reward": 1.0, part: value}, tmp_path)
+
+
+def test_a_report_over_the_routes_hands_over_with_the_reward_or_the_completion() -> None:
+    async def behaviour(payload: Any) -> Any:
+        await ask(payload)
+        rewarded = await report(payload, "reward", reward=0.5, final_state=HANDED_OVER["final_state"])
+        completed = await report(
+            payload, "complete", status="ready", transitions=HANDED_OVER["transitions"], artifacts={"letter": "a"}
+        )
+        assert (rewarded.status_code, completed.status_code) == (200, 200)
+        return JSONResponse({"artifacts": {"log": "b"}})
+
+    result = test_http_agent.play(behaviour, task=TASK)
+    assert result.reward == Reward(total=0.5)
+    assert (result.final_state, result.transitions) == (HANDED_OVER["final_state"], (CALL,))
+    assert result.artifacts == {"letter": "a", "log": "b"}
+
+
+def test_a_route_refuses_a_part_of_the_wrong_type_and_takes_the_corrected_report() -> None:
+    refused: list[Any] = []
+
+    async def behaviour(payload: Any) -> Any:
+        await ask(payload)
+        first = await report(payload, "reward", reward=0.5, transitions=[{"name": "book"}])
+        refused.append((first.status_code, first.json()["error"]["message"]))
+        await report(payload, "reward", reward=0.5, transitions=[{"tool": "book"}])
+        return JSONResponse({})
+
+    result = test_http_agent.play(behaviour, task=TASK)
+    assert refused[0][0] == 400
+    assert "transitions.0.tool" in refused[0][1]
+    assert [one["tool"] for one in result.transitions] == ["book"]
+
+
+def test_values_that_a_policy_can_cause_are_replaced_and_values_of_other_types_are_errors() -> None:
+    deep: Any = "bottom"
+    for _ in range(300):
+        deep = [deep]
+    state = {"price": float("nan"), "name": "half \ud83d", 3: (1, 2), "deep": deep}
+    plain = check_report(AgentReport(final_state=state), source="It").final_state
+    assert plain.pop("deep") != deep
+    assert plain == {"price": None, "name": "half ?", "3": [1, 2]}
+    json.dumps(plain, allow_nan=False)
+    with pytest.raises(RewardError, match=r"It: final_state contains .*Path.*which JSON cannot represent"):
+        check_report(AgentReport(final_state={"where": Path("x")}), source="It")
+
+
+def test_the_report_is_a_copy_so_that_the_agent_cannot_change_it_later() -> None:
+    state = {"rows": [1]}
+    plain = check_report(AgentReport(final_state=state), source="It")
+    state["rows"].append(2)
+    assert plain.final_state == {"rows": [1]}
+
+
+def collect(play: Callable[..., Awaitable[Any]], tmp_path: Path, grading: Grading) -> Trajectory:
+    async def run() -> Trajectory:
+        with Ledger(tmp_path / "ledger.sqlite") as ledger:
+            collector = Collector(
+                agent=EpisodeAgent(agent(play).play),
+                policy=MainPolicy(
+                    ScriptedEngine(lambda _request: "one", encode=ByteTokenizer().encode), TemplateChat(ByteTokenizer())
+                ),
+                grading=grading,
+                ledger=ledger,
+                seed=0,
+                limits=RolloutLimits(timeout_seconds=60, max_concurrency=8),
+            )
+            plan = GroupPlan(task=TASK, position=0, group_size=1, sampling=Sampling(max_tokens=20))
+            return (await collector.play_group(plan)).trajectories[0]
+
+    return asyncio.run(run())
+
+
+async def booking(task: Task, session: SessionLike) -> AgentReport:
+    await session.chat(task.messages)
+    return AgentReport(**HANDED_OVER)
+
+
+def test_rewards_and_scorers_see_it_and_the_stored_episode_keeps_it(tmp_path: Path) -> None:
+    def reward(episode: Trajectory) -> float:
+        return float(episode.transitions[0]["result"] == "booked" and episode.artifacts["letter"] == "Dear Emma")
+
+    trajectory = collect(booking, tmp_path, Grading(reward=reward, scorer=state_difference("expected")))
+    assert trajectory.reward == Reward(total=1.0)
+    assert trajectory.score == 1.0
+    stored = json.loads(json.dumps(trajectory_json(trajectory)))
+    again = parse_trajectory(stored, trajectory.transitions, "here")
+    assert (again.final_state, again.artifacts) == (trajectory.final_state, trajectory.artifacts)
+
+
+def test_a_scorer_that_reads_a_missing_state_gets_an_error_that_names_it(tmp_path: Path) -> None:
+    async def silent(task: Task, session: SessionLike) -> float:
+        await session.chat(task.messages)
+        return 1.0
+
+    def scorer(episode: Trajectory) -> Score:
+        return Score(float(episode.final_state["free"] == 3))
+
+    with pytest.raises(
+        RewardError, match=r"reads final_state, which this episode does not have: define `final_state` in"
+    ):
+        collect(silent, tmp_path, Grading(reward=None, scorer=scorer))

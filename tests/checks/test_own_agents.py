@@ -1,0 +1,144 @@
+"""A defect that is planted in a clean agent of a user's own is found and named by its rule; the clean agent has none."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sparring.checks import CHECKS
+from sparring.checks.running.run import Options, check_recipe
+from tests.checks.rule_runner import run_rules
+
+DESK = Path(__file__).parent / "own_agents" / "desk"
+RULES = [name for name, check in CHECKS.items() if check.family == "agent"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planted:
+    """A change of the clean agent that plants one defect."""
+
+    name: str
+    rule: str
+    severity: str
+    message: str
+    """What the finding says."""
+    replace: tuple[tuple[str, str], ...]
+    """What to replace in agent.py, and with what."""
+
+
+PLANTED = [
+    Planted(**{**one, "replace": tuple((change["old"], change["new"]) for change in one["replace"])})
+    for one in tomllib.loads((DESK.parent / "defects.toml").read_text("utf-8"))["planted"]
+]
+
+
+HANGS = {"blocks"}
+"""Those that never return, for which the rules above would wait long: they have a test of their own."""
+
+
+def write_desk(planted: Planted, tmp_path: Path) -> Path:
+    folder = shutil.copytree(DESK, tmp_path / "desk", ignore=shutil.ignore_patterns("__pycache__"))
+    source = (folder / "agent.py").read_text("utf-8")
+    for old, new in planted.replace:
+        assert source.count(old) == 1, f"{old!r} is {source.count(old)} times in the clean agent"
+        source = source.replace(old, new)
+    (folder / "agent.py").write_text(source, "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("planted", [one for one in PLANTED if one.name not in HANGS], ids=lambda one: one.name)
+def test_a_defect_in_an_own_agent_is_found_and_named(planted: Planted, tmp_path: Path) -> None:
+    folder = write_desk(planted, tmp_path)
+    (verdict,) = run_rules([{"folder": str(folder), "rule": planted.rule, "options": {}}])
+    named = [one for one in verdict["findings"] if planted.message in one["symptom"]]
+    assert [one["severity"] for one in named] == [planted.severity], verdict
+
+
+def test_an_agent_that_blocks_the_event_loop_is_interrupted_and_named(tmp_path: Path) -> None:
+    (planted,) = (one for one in PLANTED if one.name in HANGS)
+    folder = write_desk(planted, tmp_path)
+    report = check_recipe(folder, Options(families=("agent",), minutes=0.5))
+    named = [one for one in report.findings if one.rule == planted.rule and planted.message in one.symptom]
+    assert [one.severity for one in named] == [planted.severity], report
+    assert "AsyncOpenAI" in named[0].change
+
+
+def test_the_clean_agent_is_not_accused() -> None:
+    verdicts = run_rules([{"folder": str(DESK), "rule": rule, "options": {}} for rule in RULES])
+    assert {one["state"] for one in verdicts} == {"decided"}, verdicts
+    assert [one for verdict in verdicts for one in verdict["findings"]] == []
+
+
+def test_the_documented_agent_is_clean_and_its_scorer_sees_the_state(tmp_path: Path) -> None:
+    page = (DESK.parents[3] / "docs" / "agents.md").read_text("utf-8")
+    (source,) = re.findall(r"<!-- example: handed_over/agent.py -->\n```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "agent.py").write_text(source, "utf-8")
+    rows = [
+        {"id": str(seat), "prompt": f"Book {seat}A for {person}.", "seat": f"{seat}A", "person": person}
+        for seat, person in enumerate(("Emma", "Anne", "Harriet", "Jane"))
+    ]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    shutil.copy(DESK / "recipe.toml", tmp_path)
+    verdicts = run_rules([{"folder": str(tmp_path), "rule": rule, "options": {}} for rule in RULES])
+    assert {one["state"] for one in verdicts} == {"decided"}, verdicts
+    assert [one for verdict in verdicts for one in verdict["findings"]] == []
+
+
+def test_every_rule_on_own_agents_has_a_planted_defect() -> None:
+    assert {planted.rule for planted in PLANTED} == set(RULES)
+
+
+PROGRAM = """
+import json, os, subprocess, sys, urllib.request
+
+task = json.load(sys.stdin)
+messages = task["messages"]
+body = json.dumps({"model": "policy", "messages": messages}).encode()
+headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
+request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
+said = json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+PLANTED
+print(json.dumps({"reward": float(len(said) > 3), "final_state": {"said": said}}))
+"""
+
+
+def write_program(folder: Path, planted: str = "") -> None:
+    (folder / "program.py").write_text(PROGRAM.replace("PLANTED", planted), "utf-8")
+    shutil.copy(DESK / "tasks.jsonl", folder)
+    command = json.dumps([sys.executable, "program.py"])
+    (folder / "recipe.toml").write_text(f'[data]\ntrain = "tasks.jsonl"\n[agent]\ncommand = {command}\n', "utf-8")
+
+
+def test_a_program_is_played_too_and_a_process_that_it_leaves_is_found(tmp_path: Path) -> None:
+    write_program(tmp_path, 'subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL, '
+                            "stderr=subprocess.DEVNULL)")  # fmt: skip
+    runs, leaks = run_rules(
+        [{"folder": str(tmp_path), "rule": rule, "options": {}} for rule in ("agent.runs", "agent.leaks")]
+    )
+    assert (runs["state"], runs["findings"]) == ("decided", [])
+    assert "processes" in leaks["findings"][0]["symptom"]
+
+
+def test_the_command_reports_first_what_it_could_decide_and_why_it_could_not_decide_the_rest(tmp_path: Path) -> None:
+    write_program(tmp_path)
+    checked = subprocess.run(
+        [sys.executable, "-m", "sparring", "check", str(tmp_path), "--minutes", "3"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    first = checked.stdout.splitlines()[0]
+    assert " checks decided; " in first, checked.stdout + checked.stderr
+    assert "skipped because the recipe's agent brings its own environment" in first
+    assert "Traceback" not in checked.stderr
