@@ -138,7 +138,7 @@ CHECKS: dict[str, Check] = rules_by_name(
     Check("data.done_already", reachable.done_already, needs=("environment",)),
     Check("data.unsolvable", solvable.unsolvable, needs=("environment",)),
     Check("data.leak_in_results", corrections.leak_in_results, needs=("environment",)),
-    Check("prompt.form", forms.form, needs=("scorer",)),
+    Check("prompt.form", forms.form, needs=("environment", "scorer")),
     Check("data.split", forms.split),
     Check("policies.expert", policies.expert),
     Check("policies.null", policies.null),

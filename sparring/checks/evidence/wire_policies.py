@@ -12,38 +12,76 @@ from sparring.checks.evidence.arguments import list_schema_values
 from sparring.types import Json, Message, ToolSchema
 
 EXPLORER = "explorer"
-CALLS_PER_TOOL = 3
+CALLS_PER_TOOL = 8
+"""The number of calls of each tool that the explorer makes in one turn."""
 _MOST_WORDS = 40
 _UNKNOWN = "tool_that_does_not_exist"
+_FAILED = re.compile(
+    r"error|unknown|no such|not found|invalid|not available|does not exist|cannot|failed", re.IGNORECASE
+)
+_COMMON = frozenset({
+    "a", "an", "and", "are", "as", "at", "be", "by", "do", "does", "find", "for", "from", "give", "has", "have", "how", "i", "in",
+    "is", "it", "its", "me", "my", "of", "on", "or", "please", "say", "shows", "tell", "than", "that", "the", "then", "there",
+    "they", "this", "to", "what", "when", "where", "which", "who", "will", "with", "you", "your", "answer",
+})  # fmt: skip
+"""Words of prompts that are hardly ever a name or a key."""
 
 
 def make_explorer() -> ScriptedPolicy:
-    """Return a policy that calls each offered tool up to three times with arguments that the schema permits, one call a
-    turn, and then answers with the last result."""
+    """Return a policy that calls each offered tool with likely arguments, and then answers with the last result.
+
+    It first makes one call of each tool, one a turn. It then makes several calls in one turn, with other arguments that the
+    schemas permit; then, twice, with arguments that have worked. So a call sees the effects of earlier calls.
+    """
     return ScriptedPolicy(EXPLORER, _explore)
 
 
 def _explore(asked: Asked) -> Message:
-    made = [(call["name"], call["arguments"]) for call in _calls(asked.messages)]
-    for num_before, tool in itertools.product(range(CALLS_PER_TOOL), asked.tools):
-        name = tool["function"]["name"]
-        if sum(one == name for one, _ in made) > num_before:
-            continue
-        for arguments in itertools.islice(_list_arguments(tool, asked), 40):
-            text = json.dumps(arguments)
-            if (name, text) not in made:
-                return _call(name, text)
-    return {"content": _last_result(asked.messages) or "I do not know."}
+    tools = list(asked.tools)
+    if asked.turn < len(tools):
+        calls = _list_calls(tools[asked.turn : asked.turn + 1], asked, 1)
+    elif asked.turn == len(tools):
+        calls = _list_calls(tools, asked, CALLS_PER_TOOL)
+    elif asked.turn < len(tools) + 3:
+        calls = _list_calls(tools, asked, CALLS_PER_TOOL // 2, worked=_worked(asked.messages))
+    else:
+        calls = []
+    if not calls:
+        return {"content": _last_result(asked.messages) or "I do not know."}
+    return {"content": "", "tool_calls": calls}
+
+
+def _list_calls(
+    tools: Sequence[ToolSchema], asked: Asked, most: int, worked: Mapping[str, Sequence[Json]] | None = None
+) -> list[Message]:
+    """Return up to `most` different calls of each tool. The arguments that have `worked` come first."""
+    calls = []
+    for tool in tools:
+        arguments = [json.dumps(one) for one in itertools.islice(_list_arguments(tool, asked, worked or {}), 4 * most)]
+        calls += [_one_call(tool["function"]["name"], text) for text in list(dict.fromkeys(arguments))[:most]]
+    return calls
+
+
+def _worked(messages: Sequence[Message]) -> dict[str, list[Json]]:
+    """Return the arguments of calls whose results report no failure, by name. All of them also stand under ""."""
+    results = {str(one.get("tool_call_id")): str(one.get("content")) for one in messages if one.get("role") == "tool"}
+    found: dict[str, list[Json]] = {}
+    for message in messages:
+        for call in message.get("tool_calls") or () if message.get("role") == "assistant" else ():
+            if _FAILED.search(results.get(str(call.get("id")), "error")):
+                continue
+            for name, value in json.loads(call["function"]["arguments"]).items():
+                found.setdefault(name, []).append(value)
+                found.setdefault("", []).append(value)
+    return found
 
 
 def make_repeater() -> ScriptedPolicy:
     """Return a policy that makes the same legal call in every turn and never answers."""
 
     def act(asked: Asked) -> Message:
-        for tool in asked.tools:
-            for arguments in _list_arguments(tool, asked):
-                return _call(tool["function"]["name"], json.dumps(arguments))
-        return {"content": "Please wait."}
+        calls = _list_calls(asked.tools[:1], asked, 1)
+        return {"content": "", "tool_calls": calls} if calls else {"content": "Please wait."}
 
     return ScriptedPolicy("repeater", act)
 
@@ -77,16 +115,11 @@ def make_answerer(text: str, *, name: str) -> ScriptedPolicy:
 
 
 def _call(name: str, arguments: str) -> Message:
-    return {"content": "", "tool_calls": [{"type": "function", "function": {"name": name, "arguments": arguments}}]}
+    return {"content": "", "tool_calls": [_one_call(name, arguments)]}
 
 
-def _calls(messages: Sequence[Message]) -> list[Mapping[str, Json]]:
-    return [
-        call["function"]
-        for message in messages
-        if message.get("role") == "assistant"
-        for call in message.get("tool_calls") or ()
-    ]
+def _one_call(name: str, arguments: str) -> Message:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _last_result(messages: Sequence[Message]) -> str:
@@ -94,9 +127,11 @@ def _last_result(messages: Sequence[Message]) -> str:
     return str(results[-1]) if results else ""
 
 
-def _list_arguments(tool: ToolSchema, asked: Asked) -> Iterator[Mapping[str, Json]]:
-    """Yield arguments that the schema permits, the likeliest first: values of the task's fields with the same name, then
-    words of the conversation, then arbitrary values."""
+def _list_arguments(
+    tool: ToolSchema, asked: Asked, worked: Mapping[str, Sequence[Json]]
+) -> Iterator[Mapping[str, Json]]:
+    """Yield arguments that the schema permits, the likeliest first: those that have worked, values of the task's fields with
+    the same name, words of the conversation, and then arbitrary values."""
     schema: Mapping[str, Json] = tool["function"].get("parameters") or {}
     properties: Mapping[str, Mapping[str, Json]] = schema.get("properties") or {}
     required = list(schema.get("required") or properties)
@@ -104,28 +139,32 @@ def _list_arguments(tool: ToolSchema, asked: Asked) -> Iterator[Mapping[str, Jso
         yield {}
         return
     words = _words(asked.messages)
-    choices = [_list_values(name, properties.get(name) or {}, asked, words) for name in required]
-    longest = max(map(len, choices))
-    for index in range(longest):
+    choices = [_list_values(name, properties.get(name) or {}, asked, words, worked) for name in required]
+    for index in range(max(map(len, choices))):
         yield {name: values[index % len(values)] for name, values in zip(required, choices, strict=True)}
 
 
-def _list_values(name: str, schema: Mapping[str, Json], asked: Asked, words: Sequence[str]) -> list[Json]:
-    named = [asked.task.fields[name]] if name in asked.task.fields else []
+def _list_values(
+    name: str, schema: Mapping[str, Json], asked: Asked, words: Sequence[str], worked: Mapping[str, Sequence[Json]]
+) -> list[Json]:
+    known = [*worked.get(name, ()), *([asked.task.fields[name]] if name in asked.task.fields else [])]
     own = list_schema_values(schema) if schema.get("type") or schema.get("enum") or schema.get("anyOf") else []
     if schema.get("enum") or "const" in schema:
         return own
     if schema.get("type") in ("integer", "number"):
         numbers = [int(word) for word in words if word.isdigit() and len(word) < 10]
-        return [*(one for one in named if isinstance(one, int | float)), *numbers, *own] or [1]
+        return [*(one for one in known if isinstance(one, int | float)), *numbers, *own] or [1]
     if schema.get("type") in ("array", "object", "boolean"):
         return own or [None]
     fields = [one for one in asked.task.fields.values() if isinstance(one, str) and one in " ".join(words)]
-    return list(dict.fromkeys([*(one for one in named if isinstance(one, str)), *fields, *words, *own])) or ["example"]
+    texts = [one for one in (*known, *worked.get("", ())) if isinstance(one, str)]
+    return list(dict.fromkeys([*texts, *fields, *words, *own])) or ["example"]
 
 
 def _words(messages: Sequence[Message]) -> list[str]:
-    """Return words of the user's messages and of results that look like names or keys, then the others."""
+    """Return quotations of the user's messages and of results, then words that look like names or keys, then others."""
     texts = [str(message.get("content") or "") for message in messages if message.get("role") in ("user", "tool")]
-    words = list(dict.fromkeys(word for text in texts for word in re.findall(r"[\w@.\-]*\w", text)))
-    return sorted(words, key=lambda word: not re.search(r"[\d@_A-Z-]", word))[:_MOST_WORDS]
+    quoted = [one for text in texts for one in re.findall(r"[\"'`]([^\"'`\n]{1,40})[\"'`]", text)]
+    words = [word for text in texts for word in re.findall(r"[\w@.\-]*\w", text) if word.lower() not in _COMMON]
+    words = sorted(dict.fromkeys(words), key=lambda word: not re.search(r"[\d@_A-Z-]", word))
+    return list(dict.fromkeys([*quoted, *words]))[:_MOST_WORDS]

@@ -158,7 +158,7 @@ async def leaks(subject: Subject) -> Iterable[Finding]:
 async def _left_by_episodes(agent: OwnAgent, temporary: Path) -> dict[str, int]:
     """Return what _MANY episodes leave behind, if it is at least one for each of them."""
     before, kept_before = count_resources(), _sizes(agent)
-    files_before, processes_before = set(temporary.rglob("*")), _count_episode_processes()
+    files_before, processes_before = _list_files(temporary), _count_episode_processes()
     for _ in range(_MANY):
         await agent.play_together(agent.tasks[:1], make_explorer)
     await asyncio.sleep(SETTLE_SECONDS)
@@ -166,7 +166,7 @@ async def _left_by_episodes(agent: OwnAgent, temporary: Path) -> dict[str, int]:
     grown: dict[str, int] = {
         **count_resources().more_than(before),
         **{name: size for name, size in kept.items() if size > 0},
-        "temporary files": len(set(temporary.rglob("*")) - files_before),
+        "temporary files": len(_list_files(temporary) - files_before),
         "processes with the key of an ended episode": _count_episode_processes() - processes_before,
     }
     return {name: number for name, number in grown.items() if number >= _MANY}
@@ -293,6 +293,10 @@ def _failed(*episodes: OwnEpisode) -> bool:
 
 def _sizes(agent: OwnAgent) -> dict[str, int]:
     return {} if agent.code is None else measure_sizes(list_globals(agent.code.modules()))
+
+
+def _list_files(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
 
 
 @contextmanager

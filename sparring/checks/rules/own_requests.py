@@ -213,30 +213,37 @@ def _secret_in(text: str) -> str | None:
 async def context(subject: Subject) -> Iterable[Finding]:
     """The conversations of the agent fit into `model.max_sequence_length`, with room for an answer.
 
-    The length is estimated from the texts of the longest request, with six bytes for a token, which is rather too low.
+    The length is that of the request after one call of each tool. It is estimated from the texts, with six bytes for a
+    token, which is rather too low.
     """
     most = subject.config.model.max_sequence_length
     room = most - subject.config.sampling.sampling_max_tokens
     episodes = [one for one in await explore_all(subject) if one.requests]
     if not episodes or most is None:
         return []
-    episode = max(episodes, key=lambda one: _num_tokens(one.requests[-1]))
-    first, last = _num_tokens(episode.requests[0]), _num_tokens(episode.requests[-1])
+    episode = max(episodes, key=_tokens_after_calls)
+    first, last = _num_tokens(episode.requests[0]), _tokens_after_calls(episode)
     if last <= room:
         return []
     severity = Severity.ERROR if first > room else Severity.WARNING
-    what = "first request" if first > room else "longest request"
+    what = "first request" if first > room else "request after one call of each tool"
     return [
         Finding(
             rule="agent.context",
             severity=severity,
             symptom=f"the {what} of an episode has about {first if first > room else last} tokens, but "
             f"model.max_sequence_length = {most} leaves {room} if an answer has sampling.sampling_max_tokens.",
-            evidence={"task": episode.task.id, "first_request": first, "longest_request": last, "room": room},
+            evidence={"task": episode.task.id, "first_request": first, "after_calls": last, "room": room},
             change="Raise model.max_sequence_length, lower sampling.sampling_max_tokens, or shorten prompts and results.",
             confirm=AGAIN,
         )
     ]
+
+
+def _tokens_after_calls(episode: OwnEpisode) -> int:
+    """Return the tokens of the last request for which the explorer has made at most one call of each tool."""
+    num_tools = len(episode.requests[0].tools)
+    return _num_tokens(episode.requests[min(num_tools, len(episode.requests) - 1)])
 
 
 def _num_tokens(request: MessageRequest) -> int:
