@@ -1,0 +1,185 @@
+"""`sparring doctor`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from sparring.cli.command import Json, app, print_json, report_failures, say
+
+FEATURES = {
+    "train": "trains, evaluates and serves models",
+    "data": "reads parquet files",
+    "gymnasium": "Gymnasium environments",
+    "mcp": "tools of MCP servers",
+    "openenv": "OpenEnv environments",
+    "sop-bench": "tasks of a SOP-Bench checkout",
+    "schemas": "compares tools with production schemas (check --schemas)",
+    "storage": "copies of runs on fsspec file systems (run.copy_to)",
+    "s3": "copies of runs in S3 (run.copy_to)",
+    "mlflow": "logs to MLflow (tracking.mlflow)",
+    "prometheus": "metrics for Prometheus (tracking.prometheus_port)",
+    "cluster": "starts engines, learners and workers on a Ray cluster ([launch])",
+}
+"""What each extra of the package is for."""
+_FOR_DEVELOPERS = ("dev", "benchmarks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Something that a feature needs, and whether it is here."""
+
+    name: str
+    state: Literal["ready", "missing"]
+    purpose: str
+    found: str = ""
+    """The versions or the device that were found, or what is missing."""
+    command: str = ""
+    """The command that installs it."""
+
+
+@app.command()
+@report_failures
+def doctor(as_json: Json = False) -> None:
+    """Show what is installed, and what is missing for which feature, with the command that installs it."""
+    parts = [*_extras(), _openai(), _sandbox(), _vllm(), _gpu()]
+    machine = {
+        "sparring": importlib.metadata.version("sparring"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processors": os.cpu_count() or 1,
+        "memory_gib": _memory_gib(),
+        "free_disk_gib": round(shutil.disk_usage(Path.cwd()).free / 2**30),
+    }
+    if as_json:
+        print_json({"machine": machine, "parts": [asdict(one) for one in parts]})
+        return
+    memory = f"{machine['memory_gib']} GiB of memory, " if machine["memory_gib"] is not None else ""
+    say(
+        f"sparring {machine['sparring']}, Python {machine['python']}, {machine['system']}, {machine['processors']} processors, "
+        f"{memory}{machine['free_disk_gib']} GiB free in this folder"
+    )
+    for one in parts:
+        found = f" ({one.found})" if one.found else ""
+        say(f"{one.state:8} {one.name}: {one.purpose}{found}{f'; {one.command}' if one.command else ''}")
+
+
+def _extras() -> Iterator[Part]:
+    """Yield the state of each extra that users may install, in the order of FEATURES."""
+    required: dict[str, list[str]] = {}
+    for line in importlib.metadata.requires("sparring") or ():
+        requirement, _, marker = line.partition(";")
+        _, _, extra = marker.partition("extra == ")
+        name = extra.strip().strip("\"'")
+        if name and name not in _FOR_DEVELOPERS:
+            required.setdefault(name, []).append(requirement.strip())
+    for name in (*(one for one in FEATURES if one in required), *(one for one in required if one not in FEATURES)):
+        problems = [problem for one in required[name] if (problem := _problem_with(one)) is not None]
+        yield Part(
+            name=name,
+            state="missing" if problems else "ready",
+            purpose=FEATURES.get(name, "an extra of this package"),
+            found=", ".join(problems) if problems else _versions(required[name]),
+            command=f"pip install 'sparring[{name}]'" if problems else "",
+        )
+
+
+def _problem_with(requirement: str) -> str | None:
+    """Return what is wrong with an installed package, or None if it fits the requirement."""
+    name = _name_of(requirement)
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return f"{name} is not installed"
+    if importlib.util.find_spec("packaging") is None:
+        return None
+    from packaging.requirements import Requirement
+
+    fits = Requirement(requirement).specifier.contains(version, prereleases=True)
+    return None if fits else f"{name} {version} does not fit {requirement}"
+
+
+def _versions(requirements: list[str]) -> str:
+    names = [_name_of(one) for one in requirements]
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names[:4])
+
+
+def _name_of(requirement: str) -> str:
+    """Return `moto` for `moto[s3]>=5`."""
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+
+
+def _openai() -> Part:
+    is_here = importlib.util.find_spec("openai") is not None
+    return Part(
+        name="openai",
+        state="ready" if is_here else "missing",
+        purpose="`session.client()` in agents of your own",
+        command="" if is_here else "pip install openai",
+    )
+
+
+def _sandbox() -> Part:
+    from sparring.sandbox.backends import BACKENDS, BUBBLEWRAP
+
+    found = [one.name for one in BACKENDS.values() if one.name != "unsafe-local" and shutil.which(one.program)]
+    return Part(
+        name="sandbox",
+        state="ready" if found else "missing",
+        purpose="runs programs that a policy writes",
+        found=", ".join(found),
+        command="" if found else BUBBLEWRAP.install,
+    )
+
+
+def _vllm() -> Part:
+    from sparring.engines.servers.environment import default_folder, find_vllm
+    from sparring.errors import ServiceError
+
+    folder = default_folder()
+    try:
+        _, device = find_vllm(folder)
+    except ServiceError:
+        return Part(
+            name="vllm",
+            state="missing",
+            purpose="samples with vLLM servers that a run starts (engine.type=vllm)",
+            found=f"no environment in {folder}",
+            command="sparring install vllm",
+        )
+    return Part(
+        name="vllm",
+        state="ready",
+        purpose="samples with vLLM servers that a run starts",
+        found=f"{device}, in {folder}",
+    )
+
+
+def _gpu() -> Part:
+    """Return the GPUs that torch can use. Without torch, only the driver is known."""
+    purpose = "computes on NVIDIA GPUs"
+    if importlib.util.find_spec("torch") is None:
+        has_driver = shutil.which("nvidia-smi") is not None
+        found = "there is a driver, but torch is not installed" if has_driver else "no driver was found"
+        return Part(name="gpu", state="missing", purpose=purpose, found=found)
+    import torch
+
+    if not torch.cuda.is_available():
+        return Part(name="gpu", state="missing", purpose=purpose, found=f"torch {torch.__version__} finds none")
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return Part(name="gpu", state="ready", purpose=purpose, found=", ".join(names))
+
+
+def _memory_gib() -> int | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+    except (OSError, ValueError):
+        return None
