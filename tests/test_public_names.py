@@ -43,7 +43,7 @@ def test_defining_an_environment_imports_no_torch() -> None:
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_public_ones() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Enviroment'; its public names are Environment, "):
+    with pytest.raises(AttributeError, match="no attribute 'Enviroment'; its public names are AgentReport, "):
         sparring.Enviroment  # type: ignore[attr-defined]  # noqa: B018
 
 

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -164,17 +165,19 @@ def _vllm() -> Part:
 
 
 def _gpu() -> Part:
-    """Return the GPUs that torch can use. Without torch, only the driver is known."""
-    purpose = "computes on NVIDIA GPUs"
-    if importlib.util.find_spec("torch") is None:
-        has_driver = shutil.which("nvidia-smi") is not None
-        found = "there is a driver, but torch is not installed" if has_driver else "no driver was found"
-        return Part(name="gpu", state="missing", purpose=purpose, found=found)
-    import torch
-
-    if not torch.cuda.is_available():
-        return Part(name="gpu", state="missing", purpose=purpose, found=f"torch {torch.__version__} finds none")
-    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    """Return the GPUs that the NVIDIA driver lists, and whether torch can use them."""
+    purpose, program = "computes on NVIDIA GPUs", shutil.which("nvidia-smi")
+    if program is None:
+        return Part(name="gpu", state="missing", purpose=purpose, found="no NVIDIA driver")
+    listed = subprocess.run([program, "--list-gpus"], capture_output=True, text=True, timeout=60, check=False).stdout
+    names = [line.partition(" (UUID")[0] for line in listed.splitlines() if line.startswith("GPU")]
+    try:
+        torch = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        torch = ""
+    if not names or torch.endswith("+cpu"):
+        problem = f"torch {torch} is a build for the CPU" if names else "the driver lists no GPU"
+        return Part(name="gpu", state="missing", purpose=purpose, found=problem)
     return Part(name="gpu", state="ready", purpose=purpose, found=", ".join(names))
 
 

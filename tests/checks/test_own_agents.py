@@ -30,7 +30,7 @@ class Planted:
     rule: str
     severity: str
     message: str
-    """What the finding says."""
+    """A part of the finding's symptom."""
     replace: tuple[tuple[str, str], ...]
     """What to replace in agent.py, and with what."""
 
@@ -105,9 +105,9 @@ messages = task["messages"]
 body = json.dumps({"model": "policy", "messages": messages}).encode()
 headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
 request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
-said = json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+given = json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
 PLANTED
-print(json.dumps({"reward": float(len(said) > 3), "final_state": {"said": said}}))
+print(json.dumps({"reward": float(len(given) > 3), "final_state": {"given": given}}))
 """
 
 

@@ -72,6 +72,6 @@ async def _find(subject: Subject, task: Task) -> Answers:
 
 def _fields(task: Task) -> list[tuple[str, Json]]:
     """Return the fields whose value may be an answer, those with a telling name first."""
-    usual = ("answer", "label", "target", "expected", "solution", "truth", "gold", "reference", "output", "result")
+    usual = ("answer", "label", "target", "expected", "solution", "truth", "reference", "output", "result")
     given = [(key, value) for key, value in task.fields.items() if isinstance(value, str | int | float) and value != ""]
     return sorted(given, key=lambda pair: not any(name in pair[0].lower() for name in usual))

@@ -104,6 +104,8 @@ async def isolation(subject: Subject) -> Iterable[Finding]:
     process for an agent that is a function.
     """
     agent = get_own_agent(subject)
+    if list(await same_twice(subject)):
+        return []  # episodes that differ anyway are no evidence
     alone = {one.task.id: one for one in await explore_all(subject)}
     tasks = [task for task in agent.tasks if task.id in alone]
     tasks = tasks if len(tasks) > 1 else tasks * 2
@@ -205,7 +207,8 @@ async def side_effects(subject: Subject) -> Iterable[Finding]:
     """
     agent = get_own_agent(subject)
     assert agent.code is not None, "the rule needs the agent's code"
-    with Observed(subject, SideEffects(agent.code, through_libraries=False)) as effects:
+    # Tools may run in threads, so everything is watched until the episodes are over, not only the steps of the function.
+    with Observed(subject, SideEffects(agent.code, through_libraries=False)) as effects, effects.watching():
         for task in agent.tasks[:2]:
             await agent.play_together([task], make_explorer)
     found = []

@@ -41,7 +41,7 @@ _BYTES_PER_TOKEN = 6.0
 async def tools(subject: Subject) -> Iterable[Finding]:
     """The tools that the agent offers are the tools that it executes.
 
-    Every offered tool is called with arguments that its schema permits. The rule reports a call whose result says that the
+    Every offered tool is called with arguments that its schema permits. The rule reports a call whose result reports that the
     tool or an argument is unknown, a call that is never answered, a schema that changes between turns or tasks, a schema
     that contradicts itself, and executed calls (`AgentReport.transitions`) that differ from the calls of the policy. Such
     a drift happens when schemas are written by hand: generate them from the functions.

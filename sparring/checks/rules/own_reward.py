@@ -1,4 +1,4 @@
-"""Rules on the reward of an agent of the user's own, whoever computes it: the agent itself or the recipe's function."""
+"""Rules on the reward of an agent of the user's own, which the agent itself computes or the recipe's function."""
 
 from __future__ import annotations
 
@@ -172,12 +172,12 @@ async def changed_answers(subject: Subject) -> Iterable[Finding]:
 
 
 def _changed(answers: Answers, kind: str, reward: float, best: float) -> Finding:
-    said = answers.episodes[kind].trajectory.turns[0].message.get("content")
+    given = answers.episodes[kind].trajectory.turns[0].message.get("content")
     return _finding(
         "agent.reward_changes",
         Severity.ERROR,
         f"a wrong answer to task {answers.task.id} gets the reward of the right one, {reward:g}: {kind}.",
-        {"task": answers.task.id, "right": answers.right, "said": str(said)[:300], "reward": reward, "best": best},
+        {"task": answers.task.id, "right": answers.right, "answer": str(given)[:300], "reward": reward, "best": best},
         "Compare the whole answer with the expected one, instead of searching for the expected text in it.",
     )
 

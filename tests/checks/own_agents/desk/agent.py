@@ -89,11 +89,11 @@ async def play(task: Task, session: Any) -> AgentReport:
 
 
 def grade(task: Task, messages: list[Message]) -> float:
-    said = str(messages[-1].get("content") or "").strip()
-    return float(said == task.fields["answer"])
+    given = str(messages[-1].get("content") or "").strip()
+    return float(given == task.fields["answer"])
 
 
 def scorer(episode: Trajectory) -> float:
     """Return 1 for the right shelf in an episode that lent nothing."""
-    said = str(episode.messages[-1].get("content") or "").split()
-    return float(said == [episode.task.fields["answer"]] and not episode.final_state)
+    given = str(episode.messages[-1].get("content") or "").split()
+    return float(given == [episode.task.fields["answer"]] and not episode.final_state)
