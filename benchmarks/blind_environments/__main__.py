@@ -1,4 +1,4 @@
-"""What `sparring check` says of planted defects in environments without experts.
+"""What `sparring check` reports about planted defects in environments without experts, and in agents of a user's own.
 
 Each case is checked, and where the set has `fixes.py` a copy without its defect, too: a finding that is there without the defect is
 not about it. Whether a finding names the defect is for a person to read, against `named_by` in the case's `defect.toml`.
@@ -7,6 +7,7 @@ not about it. Whether a finding names the defect is for a person to read, agains
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,14 +18,16 @@ from benchmarks.report import options, report
 
 HERE = Path(__file__).parent
 SMOKE = ("clean_dice", "price_desk")
-SETS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+SETS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "agents")
 
 
 def checked(folder: Path, reviewer: str | None = None) -> dict[str, Any]:
     """The document of a check; of a recipe that cannot be loaded, the message."""
     command = [sys.executable, "-m", "sparring", "check", str(folder), "--json"]
     command += [] if reviewer is None else ["--reviewer", reviewer]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    # Agents that are programs are started as `python`.
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PATH": path})
     if not ended.stdout:
         return {"findings": [{"severity": "error", "rule": "not checked", "symptom": ended.stderr.strip()}]}
     return json.loads(ended.stdout)
@@ -44,7 +47,7 @@ def fixed(folder: Path, copies: Path) -> None:
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("names", nargs="*", help="only these cases")
-    parser.add_argument("--set", choices=SETS, default=SETS[-1])
+    parser.add_argument("--set", choices=SETS, default="ninth")
     parser.add_argument(
         "--reviewer", metavar="URL#MODEL", help="also ask this model, as `sparring check --reviewer` does"
     )

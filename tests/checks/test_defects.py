@@ -66,7 +66,7 @@ def test_the_clean_recipe_is_not_accused(rule: str) -> None:
 
 def test_every_rule_that_needs_no_model_has_a_planted_defect() -> None:
     planted = {defect["rule"] for defect in ALL.values()}
-    elsewhere = {"model", "reference", "reviewer", "agent"}  # test_own_agents.py has those of agents
+    elsewhere = {"model", "reference", "reviewer", "agent", "conversations"}  # test_own_agents.py has those of agents
     needless = {name for name, check in CHECKS.items() if not elsewhere & set(check.needs)}
     # What a run costs is a note for everybody; test_model_judge.py has the other.
     assert needless - planted - {"budgets.cost", "budgets.model_judge"} == set()

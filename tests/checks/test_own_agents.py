@@ -142,3 +142,23 @@ def test_the_command_reports_first_what_it_could_decide_and_why_it_could_not_dec
     assert " checks decided; " in first, checked.stdout + checked.stderr
     assert "skipped because the recipe's agent brings its own environment" in first
     assert "Traceback" not in checked.stderr
+
+
+def test_recorded_conversations_are_read_if_nothing_can_play_the_agent(tmp_path: Path) -> None:
+    shutil.copy(DESK / "tasks.jsonl", tmp_path)
+    (tmp_path / "recipe.toml").write_text('[data]\ntrain = "tasks.jsonl"\n[agent]\npull = true\n', "utf-8")
+    call = {"id": "a", "type": "function", "function": {"name": "find", "arguments": '{"title": "Emma"}'}}
+    messages = [
+        {"role": "system", "content": "The password is hunter2-hunter2."},
+        {"role": "user", "content": "Where is Emma?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "error: unknown tool find"},
+        {"role": "assistant", "content": "I do not know."},
+    ]
+    (tmp_path / "log.jsonl").write_text(json.dumps({"messages": messages}), "utf-8")
+    options = {"production": str(tmp_path / "log.jsonl")}
+    rules = ("agent.runs", "agent.secrets", "agent.tools")
+    runs, secrets, tools = run_rules([{"folder": str(tmp_path), "rule": rule, "options": options} for rule in rules])
+    assert runs["state"] == "skipped"
+    assert "contains a password" in secrets["findings"][0]["symptom"]
+    assert "a call of find that fits its schema is refused" in tools["findings"][0]["symptom"]

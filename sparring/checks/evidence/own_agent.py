@@ -265,6 +265,44 @@ async def explore_all(subject: Subject, *, round: str = "first", backwards: bool
     return list(reversed(episodes)) if backwards else episodes
 
 
+async def list_conversations(subject: Subject) -> list[OwnEpisode]:
+    """Return the explorer's episodes, or the recorded conversations (`--production`) of an agent that cannot be played."""
+    if subject.lacks("agent") is None:
+        return await explore_all(subject)
+    rows = subject.user_inputs.production or ()
+    return [_recorded(index, row) for index, row in enumerate(rows) if row.get("messages")]
+
+
+def _recorded(index: int, row: Mapping[str, Json]) -> OwnEpisode:
+    """Return a recorded conversation as an episode, with a request before each of its answers."""
+    messages, tools = tuple(row["messages"]), tuple(row.get("tools") or ())
+    name = str(row.get("id", f"recorded conversation {index + 1}"))
+    requests = tuple(
+        MessageRequest(session_id=name, messages=messages[:place], tools=tools, sampling=Sampling())
+        for place, message in enumerate(messages)
+        if message.get("role") == "assistant"
+    )
+    task = Task(id=name, messages=messages[:1])
+    return OwnEpisode(
+        policy="recorded",
+        task=task,
+        requests=requests,
+        trajectory=Trajectory(
+            id=name,
+            task=task,
+            attempt=0,
+            turns=(),
+            messages=messages,
+            outcome=Outcome.FINISHED,
+            reward=None,
+            score=None,
+        ),
+        failure=None,
+        is_failure_of_agent=False,
+        seconds=0.0,
+    )
+
+
 def calls_of(request: MessageRequest, answered: Iterable[Message] = ()) -> dict[str, Mapping[str, Json]]:
     """Return the policy's calls in the messages of a request, by call id."""
     found: dict[str, Mapping[str, Json]] = {}

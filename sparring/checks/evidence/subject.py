@@ -183,8 +183,11 @@ class Subject:
             return None if self.environment_class else "the recipe's agent brings its own environment"
         if need == "agent":
             kind = self.config.agent.kind
-            waits = "its workers are started by hand; nothing can play it here"
+            waits = "its workers are started by hand, so nothing can play it here (--production FILE: recorded conversations)"
             return "the recipe has an environment" if kind is None else waits if kind == "pull" else None
+        if need == "conversations":
+            recorded = any("messages" in row for row in self.user_inputs.production or ())
+            return None if recorded and self.config.agent.is_foreign else self.lacks("agent")
         if need == "agent_code":
             is_here = self.config.agent.function is not None
             return None if is_here else "the agent runs in other processes, whose code cannot be observed"

@@ -7,7 +7,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from sparring.checks.evidence.own_agent import OwnEpisode, calls_of, explore_all, get_own_agent, results_of
+from sparring.checks.evidence.own_agent import (
+    OwnEpisode,
+    calls_of,
+    explore_all,
+    get_own_agent,
+    list_conversations,
+    results_of,
+)
 from sparring.checks.evidence.own_answers import find_answers
 from sparring.checks.evidence.subject import Subject
 from sparring.checks.rules.own_agent import AGAIN
@@ -46,7 +53,7 @@ async def tools(subject: Subject) -> Iterable[Finding]:
     that contradicts itself, and executed calls (`AgentReport.transitions`) that differ from the calls of the policy. Such
     a drift happens when schemas are written by hand: generate them from the functions.
     """
-    episodes = await explore_all(subject)
+    episodes = await list_conversations(subject)
     return [*_changing_schemas(episodes), *_odd_schemas(episodes), *_refused_calls(episodes), *_executed(episodes)]
 
 
@@ -183,7 +190,7 @@ async def secrets(subject: Subject) -> Iterable[Finding]:
     The rule looks for keys, tokens, passwords and the values of environment variables such as `..._KEY`. What stands in a
     prompt is stored with every episode and learned by the model.
     """
-    for episode in await explore_all(subject):
+    for episode in await list_conversations(subject):
         for place, text in episode.texts:
             what = _secret_in(text)
             if what is not None:
@@ -218,7 +225,7 @@ async def context(subject: Subject) -> Iterable[Finding]:
     """
     most = subject.config.model.max_sequence_length
     room = most - subject.config.sampling.sampling_max_tokens
-    episodes = [one for one in await explore_all(subject) if one.requests]
+    episodes = [one for one in await list_conversations(subject) if one.requests]
     if not episodes or most is None:
         return []
     episode = max(episodes, key=_tokens_after_calls)

@@ -90,9 +90,7 @@ def check_recipe(
     recipe = Path(recipe)
     recipe = recipe / "recipe.toml" if recipe.is_dir() else recipe
     config = load_config(recipe, options.overrides)
-    rules = [
-        one for one in selected(options) if "agent" not in one.needs or config.agent.is_foreign or options.families
-    ]
+    rules = [one for one in selected(options) if one.family != "agent" or config.agent.is_foreign or options.families]
     refuse_unknown_checks(config, recipe)
     total = TOTAL_SECONDS * options.minutes + (MODEL_SECONDS if options.model else 0.0)
     began = time.monotonic()
