@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def main() -> None:
     report(DONE if is_complete else LEFT)
 
 
-def _load_receiver(service: str) -> type[Receiver]:
+def _load_receiver(service: str) -> Callable[..., Receiver]:
     module, name = RECEIVERS[service].split(":")
     return getattr(importlib.import_module(module), name)
 

@@ -59,7 +59,9 @@ def require_libraries(services: Sequence[Service]) -> None:
 
 
 def _require(library: str, key: str) -> None:
-    if importlib.util.find_spec(library) is None:
+    found = importlib.util.find_spec(library)
+    # A folder of this name, such as the one that wandb creates in the working folder, is found without an origin.
+    if found is None or found.origin is None:
         extra = {"prometheus_client": "prometheus"}.get(library, library)
         raise ServiceError(
             f"{key} is set, but {library} is not installed. Install it with `pip install 'sparring[{extra}]'`, or "

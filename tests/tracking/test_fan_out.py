@@ -2,6 +2,7 @@
 
 import importlib.util
 import threading
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -73,11 +74,12 @@ def test_closing_does_not_wait_longer_than_its_timeout(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("service", ["mlflow", "tensorboard", "wandb"])
+@pytest.mark.parametrize("found", [None, ModuleSpec("a folder of that name", None, is_package=True)])
 def test_a_service_whose_library_is_not_installed_is_an_error_with_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: str, found: ModuleSpec | None
 ) -> None:
     find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == service else find_spec(name))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found if name == service else find_spec(name))
     config = Config(
         environment=EnvironmentSection(target="a:b"),
         reward=RewardSection(reward="a:b"),

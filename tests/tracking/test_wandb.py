@@ -170,12 +170,13 @@ def test_a_process_that_is_killed_is_replaced_and_no_step_is_lost(
 
 
 def test_a_server_that_never_answers_costs_a_warning_and_no_process_is_left(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, server: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = logged(tmp_path / "run", 1)
     began = time.monotonic()
     assert not export(run, ONLINE, 10.0)
     assert time.monotonic() - began < SECONDS
+    server.accept()[0].close()  # it was asked
     assert "Weights & Biases has not received all data" in caplog.text
     everything = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [path for path in everything if KEY.encode() in path.read_bytes()] == []
