@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long evidence test long fast lint resolve clients openenv mlflow vllm vllm-learn cluster faults gpu benchmarks smoke tutorials clean
+.PHONY: quickstart quickstart-long evidence test long fast lint resolve clients openenv mlflow wandb vllm vllm-learn cluster faults gpu benchmarks smoke tutorials clean
 
 # Trains a small model, in minutes on any two cores; quickstart-long trains the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -57,6 +57,11 @@ openenv: .venv/dev
 mlflow: .venv/dev
 	$(INSTALL) --editable '.[train,data,dev,mlflow]'
 	$(BIN)/python -m pytest tests/tracking/test_mlflow.py
+
+# Tests tracking with the library of Weights & Biases, offline and without its server. It takes 0.1 GB.
+wandb: .venv/dev
+	$(INSTALL) --editable '.[train,data,dev,wandb]'
+	$(BIN)/python -m pytest tests/tracking/test_wandb.py
 
 # The engine against real vLLM servers, in an environment of their own below .clients/ (3 GB): tokens and log-probabilities,
 # adapters that change while turns run, and a server that is killed during a run. 15 minutes on two cores.

@@ -18,6 +18,7 @@ _PUBLIC = {
     "MultiTurnRLEvaluator": "sparring.evaluator:MultiTurnRLEvaluator",
     "MultiTurnRLTrainer": "sparring.trainer:MultiTurnRLTrainer",
     "Reward": "sparring.types:Reward",
+    "Run": "sparring.run:Run",
     "Score": "sparring.types:Score",
     "StatefulEnvironment": "sparring.environments.stateful:StatefulEnvironment",
     "Task": "sparring.types:Task",

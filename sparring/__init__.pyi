@@ -5,6 +5,7 @@ from sparring.environments.demonstrations import answer, record_demonstration, t
 from sparring.environments.stateful import StatefulEnvironment
 from sparring.environments.tools import tool
 from sparring.evaluator import MultiTurnRLEvaluator
+from sparring.run import Run
 from sparring.serving.export import export
 from sparring.serving.serve import serve
 from sparring.trainer import MultiTurnRLTrainer
@@ -17,6 +18,7 @@ __all__ = [
     "MultiTurnRLEvaluator",
     "MultiTurnRLTrainer",
     "Reward",
+    "Run",
     "Score",
     "StatefulEnvironment",
     "Task",

@@ -15,6 +15,7 @@ from sparring.config import Config, load_config, untrainable
 from sparring.errors import UsageError
 from sparring.ledger import Ledger
 from sparring.planning.gate import refuse_too_large
+from sparring.run import Run
 from sparring.run_folders import RunFolder
 from sparring.run_folders.recipe_files import find_code_folder
 from sparring.runtime import event_loop
@@ -89,6 +90,13 @@ class MultiTurnRLTrainer:
     def folder(self) -> RunFolder | None:
         """The run folder, or None before it is created."""
         return self._loader.folder
+
+    @property
+    def run(self) -> Run:
+        """The run with its metrics, episodes and plots. Raises UsageError before the run is created."""
+        if self.folder is None:
+            raise UsageError("there is no run yet; call train() or load() first.")
+        return Run(self.folder.path)
 
     def load(self) -> RunFolder:
         """Create the run folder, load the model and return the folder. If this method is not called, `train` does this

@@ -26,6 +26,13 @@ BLOCK = re.compile(r"^(?:<!-- (?P<marker>[^\n]*) -->\n)?```python\n(?P<code>.*?)
 ELSEWHERE = ("from: ", "worker: ", "example: ")
 
 GIVEN = {
+    "commands.md": """
+        from tests.report.stored_run import StoredRun, episode
+        stored = StoredRun(Path.cwd(), name="quickstart-001")
+        numbers = {"rollout/reward/mean": 0.5, "rollout/score/mean": 0.25, "rollout/reward/components/right": 0.5}
+        played = {f"train-{step}": [episode(f"train/{step}/a/0.0", reward=1.0, score=0.0)] for step in (1, 2)}
+        stored.log({1: numbers, 2: numbers}, played)
+        """,
     "agents.md": """
         from tests.sessions.test_session import make_session
         session = make_session(["hello"])

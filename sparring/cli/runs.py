@@ -16,8 +16,9 @@ from sparring.metering.prices import read_prices
 from sparring.metering.usage import read_usage
 from sparring.run_folders import RunFolder, list_runs
 from sparring.tracking import Console
-from sparring.tracking.mlflow_tracker import MlflowTracker
-from sparring.tracking.open_trackers import require_mlflow
+from sparring.tracking.exporter import Exporter
+from sparring.tracking.open_trackers import require_libraries
+from sparring.tracking.services import requested_services
 from sparring.training.checkpoint_files import find_best, list_numbered
 
 RunsDir = Annotated[Path, typer.Option(help="The folder of the runs.")]
@@ -171,26 +172,32 @@ def runs_sync(
     seconds: Annotated[float, typer.Option(help="Time limit in seconds.", min=0)] = 600.0,
     as_json: Json = False,
 ) -> None:
-    """Send a run's missing data to MLflow, after an outage or for a run that was executed without MLflow
-    (`tracking.mlflow=true tracking.mlflow_uri=ADDRESS`)."""
+    """Send a run's missing data to MLflow, TensorBoard or Weights & Biases, after an outage or for a run that was
+    executed without them (`tracking.mlflow=true tracking.mlflow_uri=ADDRESS`, `tracking.tensorboard=true`,
+    `tracking.wandb=true`)."""
     folder = RunFolder(resolve_run(run))
     config = folder.config(overrides or ())
-    if not config.tracking.mlflow:
+    services = requested_services(config.tracking, folder.path)
+    if not services:
         raise UsageError(
-            f"{folder.path} was trained without MLflow; add tracking.mlflow=true and tracking.mlflow_uri=ADDRESS."
+            f"{folder.path} was trained without a service that it is sent to; add tracking.mlflow=true and "
+            "tracking.mlflow_uri=ADDRESS, tracking.tensorboard=true, or tracking.wandb=true."
         )
+    names = " and ".join(service.title for service in services)
     if folder.status().get("status") == "running":
-        raise UsageError(f"{folder.path} is running and sends its own data to MLflow; wait until the run has ended.")
-    require_mlflow()
-    is_complete = MlflowTracker.open(config, folder).finish(seconds)
-    if not is_complete:
+        raise UsageError(f"{folder.path} is running and sends its own data to {names}; wait until the run has ended.")
+    require_libraries(services)
+    exporters = [Exporter(folder.path, service) for service in services]
+    left = [one.title for one in exporters if not one.finish(seconds)]
+    if left:
         raise ServiceError(
-            "MLflow did not receive everything; the warnings above give the reason. Run this command again later."
+            f"{' and '.join(left)} did not receive everything; the warnings above give the reason. Run this command "
+            "again later."
         )
     if as_json:
-        print_json({"path": str(folder.path), "all_told": is_complete})
+        print_json({"path": str(folder.path), "all_told": True})
     else:
-        say(f"MLflow has received all of {folder.path}")
+        say(f"{names} received all of {folder.path}")
 
 
 def _show_metrics(latest: Mapping[str, float], show_all: bool) -> None:

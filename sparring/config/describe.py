@@ -46,6 +46,9 @@ _READERS = {
     "rollout.session_weights": "rollout.max_steps_off_policy above 0",
     "tracking.mlflow_uri": "tracking.mlflow = true",
     "tracking.mlflow_experiment_name": "tracking.mlflow = true",
+    "tracking.wandb_project": "tracking.wandb = true",
+    "tracking.wandb_entity": "tracking.wandb = true",
+    "tracking.wandb_mode": "tracking.wandb = true",
 }
 """The readers of keys that only some recipes read. Keys whose readers follow from another table are left out."""
 

@@ -30,8 +30,10 @@ STAGE = ".copy"
 CLAIM = "copy.json"
 """The file of a run folder that states which copy it writes. It is not copied."""
 CHECKPOINTS = ("checkpoints", "controls", "set_aside")
-_LEFT_OUT = frozenset({ENGINE, "learner", LOCK, STOP, PAUSE, CLAIM, "mlflow.lock"})
-"""Entries of a run folder that belong to its processes."""
+_LEFT_OUT = frozenset(
+    {ENGINE, "learner", LOCK, STOP, PAUSE, CLAIM, "mlflow.lock", "tensorboard.lock", "wandb.lock", "wandb"}
+)
+"""Entries of a run folder that belong to its processes, or that they write again."""
 _RESERVE_BYTES = 64 * 2**20
 """Disk space that the copy of the ledger leaves free."""
 MAX_ATTEMPTS = 3

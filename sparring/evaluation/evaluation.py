@@ -16,6 +16,7 @@ from sparring.evaluation.bounds import Bounds
 from sparring.evaluation.independence import Independence
 from sparring.evaluation.metrics import GradedGroups, passes
 from sparring.evaluation.statistics import Interval, mean_interval
+from sparring.pages.html import table
 from sparring.rollouts import Collector, GroupPlan, MainPolicy
 from sparring.rollouts.metrics import count_refusals
 from sparring.types import Json, Outcome, Sampling, Task, Trajectory, TrajectoryGroup
@@ -95,6 +96,12 @@ class Evaluation:
         success, score = (f"{one.mean:.2f} [{one.low:.2f}, {one.high:.2f}]" for one in (self.success, self.score))
         tasks = f"{len(self.task_ids)} task{'' if len(self.task_ids) == 1 else 's'}"
         return f"<Evaluation {self.name} ({self.setting}): success {success}, score {score}, {tasks}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table of this evaluation as markup, which notebooks show."""
+        from sparring.evaluation.tables import result_table  # tables of several evaluations import this module
+
+        return table(*result_table([self], title=self.split))
 
     @property
     def num_lost(self) -> int:

@@ -13,6 +13,7 @@ from sparring.evaluation.comparison import Comparison, compare
 from sparring.evaluation.evaluation import Evaluation
 from sparring.findings import Finding
 from sparring.metering.usage import EndpointUsage
+from sparring.pages.html import table
 from sparring.tracking import LocalTracker
 from sparring.types import TrajectoryGroup
 
@@ -38,6 +39,14 @@ class EvaluationReport:
 
     def __repr__(self) -> str:
         return "\n  ".join([f"<EvaluationReport {self.path}:", *map(repr, self.evaluations)]) + ">"
+
+    def _repr_html_(self) -> str:
+        """Return the evaluations and the differences between them as markup, which notebooks show."""
+        from sparring.evaluation.tables import comparison_table, result_table  # tables of several reports import this
+
+        compared = comparison_table(self.evaluations, self.comparisons)
+        shown = [result_table(self.evaluations, title=self.path.stem), *([] if compared is None else [compared])]
+        return "".join(table(*one) for one in shown)
 
     def as_json(self, prices: Mapping[str, float] | None = None) -> dict[str, Any]:
         """Return the report as JSON data, with the cost if `prices` are known."""

@@ -25,8 +25,8 @@ from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.of_run import evaluated
 from sparring.evaluation.seed_intervals import interval_over_seeds, shared_tasks
 from sparring.evaluation.tables import gains_table, seeds_table
+from sparring.pages.chart import Chart, Line, legend, svg
 from sparring.pages.html import asset, document, table, text
-from sparring.report.curves import Chart, Line, legend, svg
 from sparring.run_folders.family_folder import FamilyFolder
 from sparring.run_folders.stored import read_metrics
 from sparring.runtime.redaction import mask_secrets

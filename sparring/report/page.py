@@ -19,9 +19,10 @@ from sparring.evaluation.controls import Rise
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.statistics import Interval
 from sparring.findings import Finding
+from sparring.pages.chart import legend, svg
 from sparring.pages.html import asset, data_element, data_text, document, finding_article, text
 from sparring.report.cost import cost_section
-from sparring.report.curves import charts, legend, numbered_findings, svg
+from sparring.report.curves import charts, numbered_findings
 from sparring.report.episodes import LOGPROB_UNITS, Episodes, episodes
 from sparring.report.reading import LAST_STEPS, Record, read_run
 from sparring.report.verdict import State, Verdict, build_verdict, worst_first

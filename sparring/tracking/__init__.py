@@ -1,5 +1,5 @@
-"""Trackers, which receive metrics and trajectories: files, the console and, if requested, MLflow, Prometheus or a
-webhook."""
+"""Trackers, which receive metrics and trajectories: files, the console and, if requested, MLflow, TensorBoard, Weights &
+Biases, Prometheus or a webhook."""
 
 from sparring.tracking.console import Console
 from sparring.tracking.fan_out import FanOut

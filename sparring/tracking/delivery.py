@@ -35,9 +35,13 @@ class Receiver(Protocol):
     deliver(run, MlflowReceiver(run, uri=uri, experiment="shop"), record, is_over=..., wait=..., report=print)
     """
 
-    def open(self, kept: dict[str, Any]) -> None:
-        """Connect. The receiver may store values in `kept`, which is saved with the progress and passed again next
-        time."""
+    def open(self, kept: dict[str, Any]) -> bool:
+        """Connect, at the start and after each outage. The receiver may store values in `kept`, which is saved with the
+        progress and passed again next time.
+
+        Returns whether the receiver still has everything that it accepted earlier. Otherwise, everything is delivered
+        again.
+        """
         ...
 
     def take(self, piece: Piece) -> None:
@@ -101,7 +105,8 @@ def deliver(
         over = is_over()
         try:
             if not is_open:
-                receiver.open(record.kept)
+                if not receiver.open(record.kept):
+                    record.delivered.clear()
                 record.write()
                 is_open = True
             for piece in undelivered(run, record.delivered):
@@ -116,6 +121,7 @@ def deliver(
             if over:
                 receiver.finish()
         except Exception as error:  # noqa: BLE001 - the run folder has all data, and a retry may help
+            is_open = False
             if not pause:
                 report(f"the server cannot be reached ({_short(error)}); all data is sent after the outage")
             if over:

@@ -52,6 +52,8 @@ class Episodes:
     step: int
     stored: float
     """Modification time of the file, in seconds since 1970."""
+    start: int
+    """The number of episodes of the file before these."""
     trajectories: tuple[Trajectory, ...]
 
 
@@ -143,5 +145,6 @@ def _episodes(run: Path, delivered: Mapping[str, list[int]]) -> Iterator[Episode
                 split=split,
                 step=int(step) if step.isdigit() else 0,
                 stored=version / 1e9,
+                start=place,
                 trajectories=tuple(trajectories[place:end]),
             )

@@ -57,7 +57,7 @@ class MlflowReceiver:
     def __init__(self, folder: Path, *, uri: str, experiment: str) -> None:
         self._folder, self._uri, self._experiment = folder.resolve(), uri, experiment
 
-    def open(self, kept: dict[str, Any]) -> None:
+    def open(self, kept: dict[str, Any]) -> bool:
         """Find the MLflow run that `kept` names, or create one and store its id in `kept`."""
         self._mask = build_masker()
         self._client = MlflowClient(tracking_uri=self._uri)
@@ -71,6 +71,7 @@ class MlflowReceiver:
             key = kept.setdefault("key", uuid.uuid4().hex)
             kept |= {"run_id": self._find_run(experiment, key), "experiment_id": experiment}
         self._run_id, self._experiment_id = kept["run_id"], kept["experiment_id"]
+        return True
 
     def take(self, piece: Piece) -> None:
         try:

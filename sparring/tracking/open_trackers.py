@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from sparring.protocols import Tracker
 from sparring.run_folders.run_folder import RunFolder
 from sparring.runtime.logs import get_logger
 from sparring.tracking.console import Console
+from sparring.tracking.exporter import Exporter
 from sparring.tracking.fan_out import FanOut
 from sparring.tracking.local import LocalTracker
-from sparring.tracking.mlflow_tracker import MlflowTracker
+from sparring.tracking.services import Service, requested_services
 from sparring.tracking.webhook import Webhook, webhook_url
 
 logger = get_logger(__name__)
@@ -32,10 +33,9 @@ def open_trackers(config: Config, folder: RunFolder, console: Console) -> Tracke
     """
     section = config.tracking
     trackers: list[Tracker] = [LocalTracker(folder.path), console]
-    if section.mlflow:
-        # mlflow is not imported here, because this takes seconds. The exporter process loads it.
-        require_mlflow()
-        trackers.append(MlflowTracker.open(config, folder))
+    services = requested_services(section, folder.path)
+    require_libraries(services)
+    trackers += [Exporter(folder.path, service) for service in services]
     for key in ("prometheus_address", "prometheus_textfile_dir"):
         if getattr(section, key) is not None:
             _require("prometheus_client", f"tracking.{key}")
@@ -49,13 +49,19 @@ def open_trackers(config: Config, folder: RunFolder, console: Console) -> Tracke
     return FanOut(trackers)
 
 
-def require_mlflow() -> None:
-    """Raise ServiceError if mlflow is not installed."""
-    _require("mlflow", "tracking.mlflow")
+def require_libraries(services: Sequence[Service]) -> None:
+    """Raise ServiceError if the library of a service is not installed.
+
+    No library is imported here, because this takes seconds. The exporter process loads it.
+    """
+    for service in services:
+        _require(service.key, f"tracking.{service.key}")
 
 
 def _require(library: str, key: str) -> None:
-    if importlib.util.find_spec(library) is None:
+    found = importlib.util.find_spec(library)
+    # A folder of this name, such as the one that wandb creates in the working folder, is found without an origin.
+    if found is None or found.origin is None:
         extra = {"prometheus_client": "prometheus"}.get(library, library)
         raise ServiceError(
             f"{key} is set, but {library} is not installed. Install it with `pip install 'sparring[{extra}]'`, or "

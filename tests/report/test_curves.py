@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from sparring.report.curves import BOTTOM, HEIGHT, LEFT, MAX_POINTS, RIGHT, TOP, WIDTH, Chart, Line, charts, svg
-from sparring.report.curves import _ticks as ticks
+from sparring.pages.chart import BOTTOM, HEIGHT, LEFT, MAX_POINTS, RIGHT, TOP, WIDTH, Chart, Line, svg
+from sparring.pages.chart import _ticks as ticks
+from sparring.report.curves import charts
 from sparring.report.reading import read_run
 from sparring.run_folders.stored import RESUMED
 from tests.report.stored_run import StoredRun, evaluation, finding, held_out

@@ -18,11 +18,13 @@ class Receiver:
         self.taken: list[str] = []
         self.steps: list[int] = []
         self.is_finished = False
+        self.has_lost_all = False
         self._failures = failures or {}
         self._num_attempts = 0
 
-    def open(self, kept: dict[str, Any]) -> None:
+    def open(self, kept: dict[str, Any]) -> bool:
         kept.setdefault("run", "one")
+        return not self.has_lost_all
 
     def take(self, piece: Piece) -> None:
         attempt, self._num_attempts = self._num_attempts, self._num_attempts + 1
@@ -81,6 +83,14 @@ def test_all_of_a_run_is_delivered_in_order_and_never_again(tmp_path: Path) -> N
     assert (first.taken, first.steps, first.is_finished) == (PIECES, [1, 2], True)
     assert delivered(run, second) == (True, [])
     assert second.taken == []
+
+
+def test_a_receiver_that_has_lost_what_it_accepted_receives_everything_again(tmp_path: Path) -> None:
+    run, first, second = stored_run(tmp_path), Receiver(), Receiver()
+    delivered(run, first)
+    second.has_lost_all = True
+    assert delivered(run, second) == (True, [])
+    assert second.taken == PIECES
 
 
 def test_pieces_hold_what_the_folder_does(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Trackers are isolated from the run and from each other."""
 
+import importlib.util
 import threading
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -71,16 +73,18 @@ def test_closing_does_not_wait_longer_than_its_timeout(caplog: pytest.LogCapture
     assert "did not finish within 0.01 s" in caplog.text
 
 
-def test_mlflow_that_is_not_installed_is_an_error_with_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("service", ["mlflow", "tensorboard", "wandb"])
+@pytest.mark.parametrize("found", [None, ModuleSpec("a folder of that name", None, is_package=True)])
+def test_a_service_whose_library_is_not_installed_is_an_error_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: str, found: ModuleSpec | None
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
-    monkeypatch.delitem(__import__("sys").modules, "sparring.tracking.mlflow_tracker", raising=False)
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found if name == service else find_spec(name))
     config = Config(
         environment=EnvironmentSection(target="a:b"),
         reward=RewardSection(reward="a:b"),
-        tracking=TrackingSection(mlflow=True),
+        tracking=TrackingSection.model_validate({service: True}),
     )
     (tmp_path / "run.toml").touch()
-    with pytest.raises(ServiceError, match=r"pip install 'sparring\[mlflow\]'"):
+    with pytest.raises(ServiceError, match=rf"pip install 'sparring\[{service}\]'"):
         open_trackers(config, RunFolder(tmp_path), Console(quiet=True))

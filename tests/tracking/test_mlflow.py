@@ -23,30 +23,18 @@ pytest.importorskip("sqlalchemy", reason="the full mlflow is not installed: `mak
 mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed: `make mlflow`")
 
 from sparring.tracking.delivery import Record, deliver  # noqa: E402
+from sparring.tracking.exporter import Exporter  # noqa: E402
 from sparring.tracking.local import LocalTracker  # noqa: E402
 from sparring.tracking.mlflow_receiver import MlflowReceiver  # noqa: E402
-from sparring.tracking.mlflow_tracker import MlflowTracker  # noqa: E402
+from sparring.tracking.services import mlflow as mlflow_service  # noqa: E402
 from sparring.types import TrajectoryGroup  # noqa: E402
+from tests.tracking.stored import log_step, started_run  # noqa: E402
 from tests.tracking.test_spans import PLAYED  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")
 
 READY_SECONDS = 240.0
 """For a server to start, or to receive a run: a busy machine may be ten times slower."""
-
-
-def started_run(path: Path) -> Path:
-    path.mkdir()
-    content = {"created": 1000.0, "config": {"run": {"seed": 3}, "tracking": {"mlflow_uri": None}}}
-    (path / "manifest.json").write_text(json.dumps(content))
-    (path / "status.json").write_text('{"status": "completed"}')
-    return path
-
-
-def log_step(tracker: LocalTracker, step: int, *, episodes: int = 2) -> None:
-    tracker.log_metrics(step, {"rollout/reward/mean": step / 2, "kl": float("nan"), "tool called @x": 1.0})
-    played = tuple(replace(PLAYED, id=f"train/{step}/t1/{member}.0", attempt=member) for member in range(episodes))
-    tracker.log_groups(step, [TrajectoryGroup(task=PLAYED.task, trajectories=played)], split="train")
 
 
 def tell(run: Path, uri: str) -> None:
@@ -197,8 +185,8 @@ def received_all_numbers(run: Path) -> bool:
 
 
 @contextmanager
-def tracked_while_it_runs(run: Path, uri: str) -> Iterator[tuple[LocalTracker, MlflowTracker]]:
-    local, tracker = LocalTracker(run), MlflowTracker(run, uri=uri, experiment="exp")
+def tracked_while_it_runs(run: Path, uri: str) -> Iterator[tuple[LocalTracker, Exporter]]:
+    local, tracker = LocalTracker(run), Exporter(run, mlflow_service(uri=uri, experiment="exp"))
     try:
         yield local, tracker
     finally:
@@ -277,7 +265,7 @@ def test_a_server_of_another_kind_costs_a_warning_and_what_it_did_not_receive_is
     wrong = HTTPServer(("127.0.0.1", 0), _Wrong)
     threading.Thread(target=wrong.serve_forever, daemon=True).start()
     local = LocalTracker(run)
-    tracker = MlflowTracker(run, uri=f"http://127.0.0.1:{wrong.server_port}", experiment="exp")
+    tracker = Exporter(run, mlflow_service(uri=f"http://127.0.0.1:{wrong.server_port}", experiment="exp"))
     log_step(local, 1)
     local.close()
     assert not tracker.finish(READY_SECONDS)

@@ -10,12 +10,15 @@ from sparring.config.sections import Config
 from sparring.metering.prices import PRICES, has_price
 
 
-def mlflow_keys_without_mlflow(config: Config) -> Iterator[Conflict]:
-    for key in (
-        find_given(config, "tracking", "mlflow_uri", "mlflow_experiment_name") if not config.tracking.mlflow else ()
-    ):
-        message = "is given, but tracking.mlflow is false; set it to true, or leave this out."
-        yield Conflict(f"tracking.{key}", message, ("tracking.mlflow",))
+def keys_of_services_not_used(config: Config) -> Iterator[Conflict]:
+    keys = {
+        "mlflow": ("mlflow_uri", "mlflow_experiment_name"),
+        "wandb": ("wandb_project", "wandb_entity", "wandb_mode"),
+    }
+    for service, names in keys.items():
+        for key in find_given(config, "tracking", *names) if not getattr(config.tracking, service) else ():
+            message = f"is given, but tracking.{service} is false; set it to true, or leave this out."
+            yield Conflict(f"tracking.{key}", message, (f"tracking.{service}",))
 
 
 def password_in_mlflow_uri(config: Config) -> Iterator[Conflict]:
@@ -94,7 +97,7 @@ def cost_without_prices(config: Config) -> Iterator[Conflict]:
 
 
 RULES: tuple[ConfigRule, ...] = (
-    mlflow_keys_without_mlflow,
+    keys_of_services_not_used,
     password_in_mlflow_uri,
     invalid_prometheus_address,
     invalid_webhook_variable,

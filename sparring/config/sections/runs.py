@@ -64,6 +64,14 @@ class TrackingSection(Section):
     mlflow: bool = Field(default=False, description="Whether the run is also logged to MLflow.")
     mlflow_uri: str | None = Field(default=None, description="Tracking server; None writes a SQLite file in the run.")
     mlflow_experiment_name: str = Field(default="sparring", description="Experiment that contains the runs.")
+    tensorboard: bool = Field(default=False, description="Whether event files for TensorBoard are written in the run.")
+    wandb: bool = Field(default=False, description="Whether the run is also logged to Weights & Biases.")
+    wandb_project: str = Field(default="sparring", min_length=1, description="Project that contains the runs.")
+    wandb_entity: str | None = Field(default=None, description="User or team of the project; None: the key's default.")
+    wandb_mode: Literal["online", "offline"] | None = Field(
+        default=None,
+        description="`offline` only writes files, for `wandb sync`; None: `offline` if WANDB_MODE is, or `online`.",
+    )
     prometheus_address: str | None = Field(default=None, description="host:port where a Prometheus server reads.")
     prometheus_textfile_dir: str | None = Field(
         default=None, description="Folder that the node exporter's textfile collector reads."

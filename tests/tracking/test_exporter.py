@@ -1,4 +1,4 @@
-"""The trainer's side of MLflow: it starts a process, logs what that prints, and never waits longer than it should."""
+"""The trainer starts a process for a service, logs what that prints, and never waits longer than it should."""
 
 import json
 import os
@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from sparring.runtime.keeper import list_descendants
+from sparring.tracking.exporter import Exporter
 from sparring.tracking.local import LocalTracker
-from sparring.tracking.mlflow_tracker import MlflowTracker
+from sparring.tracking.services import mlflow
+
+SERVICE = mlflow(uri="http://127.0.0.1:1", experiment="exp")
 
 
-def tracker(folder: Path, program: str) -> MlflowTracker:
-    return MlflowTracker(folder, uri="http://127.0.0.1:1", experiment="exp", command=[sys.executable, "-c", program])
+def tracker(folder: Path, program: str) -> Exporter:
+    return Exporter(folder, SERVICE, command=[sys.executable, "-c", program])
 
 
 def test_it_receives_where_to_look_and_that_the_run_is_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -28,7 +31,12 @@ def test_it_receives_where_to_look_and_that_the_run_is_over(tmp_path: Path, capl
     started = tracker(tmp_path, program)
     assert started.finish(60.0)
     settings = json.loads((tmp_path / "input").read_text())
-    assert settings == {"folder": str(tmp_path), "uri": "http://127.0.0.1:1", "experiment": "exp"}
+    assert settings == {
+        "folder": str(tmp_path),
+        "service": "mlflow",
+        "address": "http://127.0.0.1:1",
+        "options": {"uri": "http://127.0.0.1:1", "experiment": "exp"},
+    }
     assert [record.message for record in caplog.records] == ["tracking: MLflow: it was slow"]
 
 
@@ -65,6 +73,7 @@ class Receiver:
 
     def open(self, kept):
         self.sleep("opening")
+        return True
 
     def take(self, piece):
         with (self.folder / "received").open("a") as file:
@@ -80,8 +89,8 @@ class Receiver:
             time.sleep(600)
 
 sys.modules["sparring.tracking.mlflow_receiver"] = types.SimpleNamespace(MlflowReceiver=Receiver)
-from sparring.tracking import mlflow_process
-mlflow_process.main()
+from sparring.tracking import exporter_process
+exporter_process.main()
 """
 
 
@@ -93,7 +102,7 @@ def test_one_that_is_killed_in_any_state_is_replaced_and_the_rest_is_sent(
     local.log_metrics(1, {"a": 1.0})
     local.log_artifact("evaluations/validation-0.json", {"score": 1})
     local.close()
-    started = MlflowTracker(tmp_path, uri="u", experiment="e", command=[sys.executable, "-c", SENDS, state])
+    started = Exporter(tmp_path, SERVICE, command=[sys.executable, "-c", SENDS, state])
     finishing = threading.Thread(target=started.finish, args=(60.0,))
     if state == "finishing":
         finishing.start()

@@ -1,6 +1,6 @@
-"""Export a run to MLflow during training, from a separate process that reads the run folder.
+"""Export a run to a service during training, from a separate process that reads the run folder.
 
-The trainer only starts that process, logs its messages, and waits a limited time for it at the end. Therefore, a server
+The trainer only starts that process, logs its messages, and waits a limited time for it at the end. Therefore, a service
 that is down, slow, full or misconfigured does not affect the run. Undelivered data stays in the folder, and the next
 exporter process sends it when the run is resumed or with `sparring runs sync`.
 """
@@ -15,56 +15,49 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self, final
+from typing import final
 
-from sparring.config import Config
-from sparring.run_folders.run_folder import RunFolder
 from sparring.runtime.logs import get_logger
+from sparring.tracking.services import Service
 from sparring.types import Json, TrajectoryGroup
 
 logger = get_logger(__name__)
 
 CLOSE_SECONDS = 60.0
 """Time that a run waits for undelivered data when it ends."""
-REQUEST_SECONDS = 10
 MAX_STARTS = 4
 """Maximum number of starts of the process. The system may kill the process if memory is short."""
-COMMAND = (sys.executable, "-P", "-m", "sparring.tracking.mlflow_process")
-_REQUESTS = {
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_SECONDS),
-    # `deliver` itself retries and reports outages.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # Everything that the process prints is logged as a warning.
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-}
-"""Settings of MLflow's client, unless the user has set them."""
+COMMAND = (sys.executable, "-P", "-m", "sparring.tracking.exporter_process")
 
 
 @final
-class MlflowTracker:
-    """One MLflow run for one run folder, which a resumed run continues."""
+class Exporter:
+    """Sends one run folder to one run of a service, which a resumed run continues."""
 
-    def __init__(self, folder: Path, *, uri: str, experiment: str, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, folder: Path, service: Service, *, command: Sequence[str] = COMMAND) -> None:
         """Start the exporter process with `command`. Tests replace this command with a fake."""
-        self._folder, self._command = folder, command
-        self._settings = json.dumps({"folder": str(folder.resolve()), "uri": uri, "experiment": experiment})
+        self._folder, self._service, self._command = folder, service, command
+        self._settings = json.dumps(
+            {
+                "folder": str(folder.resolve()),
+                "service": service.key,
+                "address": service.address,
+                "options": dict(service.options),
+            }
+        )
         self._is_closed = False
         self._is_abandoned = False
         self._is_done = threading.Event()
         self._lock = threading.Lock()
         """Held while a process is started or ended, or its input is closed."""
         self._process = self._start()
-        self._listener = threading.Thread(target=self._listen, name="sparring-mlflow", daemon=True)
+        self._listener = threading.Thread(target=self._listen, name=f"sparring-{service.key}", daemon=True)
         self._listener.start()
 
-    @classmethod
-    def open(cls, config: Config, folder: RunFolder) -> Self:
-        """Open a tracker for the recipe's server or, without one, for a SQLite file in the run folder."""
-        section = config.tracking
-        uri = section.mlflow_uri or f"sqlite:///{(folder.path / 'mlflow.sqlite').resolve()}"
-        return cls(folder.path, uri=uri, experiment=section.mlflow_experiment_name)
+    @property
+    def title(self) -> str:
+        """The name of the service in messages."""
+        return self._service.title
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Do nothing, like the following methods: the exporter process reads the run folder."""
@@ -95,8 +88,9 @@ class MlflowTracker:
         self._listener.join()
         if not self._is_done.is_set():
             logger.warning(
-                "tracking: MLflow has not received all data; the data is in %s. Run `sparring runs sync %s` to send "
+                "tracking: %s has not received all data; the data is in %s. Run `sparring runs sync %s` to send "
                 "the rest.",
+                self._service.title,
                 self._folder,
                 self._folder,
             )
@@ -112,7 +106,7 @@ class MlflowTracker:
             stderr=subprocess.DEVNULL,
             text=True,
             encoding="utf-8",
-            env={**_REQUESTS, **os.environ},
+            env={**self._service.environment, **os.environ},
             process_group=0,
         )
         assert process.stdin is not None
@@ -133,17 +127,23 @@ class MlflowTracker:
                     return
                 if code > 0 or not num_left:
                     logger.warning(
-                        "tracking: MLflow: the exporter process ended with code %d; the run continues, and all data is in its "
+                        "tracking: %s: the exporter process ended with code %d; the run continues, and all data is in its "
                         "folder.",
+                        self._service.title,
                         code,
                     )
                     return
-                logger.warning("tracking: MLflow: the exporter process was killed (%d); another one continues.", -code)
+                logger.warning(
+                    "tracking: %s: the exporter process was killed (%d); another one continues.",
+                    self._service.title,
+                    -code,
+                )
                 try:
                     self._process = self._start()
                 except OSError as error:
                     logger.warning(
-                        "tracking: MLflow: the exporter process could not be started (%s); all data is in the run folder.",
+                        "tracking: %s: the exporter process could not be started (%s); all data is in the run folder.",
+                        self._service.title,
                         error,
                     )
                     return
@@ -160,7 +160,7 @@ class MlflowTracker:
                     case "left":
                         pass
                     case message:
-                        logger.warning("tracking: MLflow: %s", message)
+                        logger.warning("tracking: %s: %s", self._service.title, message)
 
 
 def _close_input(process: subprocess.Popen[str]) -> None:
