@@ -27,6 +27,9 @@ FEATURES = {
     "storage": "copies of runs on fsspec file systems (run.copy_to)",
     "s3": "copies of runs in S3 (run.copy_to)",
     "mlflow": "logs to MLflow (tracking.mlflow)",
+    "tensorboard": "event files for TensorBoard (tracking.tensorboard)",
+    "wandb": "logs to Weights & Biases (tracking.wandb)",
+    "frames": "data frames of runs in Python",
     "prometheus": "metrics for Prometheus (tracking.prometheus_port)",
     "cluster": "starts engines, learners and workers on a Ray cluster ([launch])",
 }
