@@ -107,7 +107,6 @@ app = typer.Typer(
     help="Multi-turn reinforcement learning for language-model agents. Start with `sparring init FOLDER`.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 
