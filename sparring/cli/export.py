@@ -1,0 +1,54 @@
+"""`sparring export`."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparring.cli.command import Json, Run, app, print_json, report_failures, say
+
+
+class _Precision(StrEnum):
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    Q8_0 = "q8_0"
+
+
+@app.command()
+@report_failures
+def export(
+    run: Run,
+    destination: Annotated[Path, typer.Argument(help="A new folder.")],
+    merge: Annotated[bool, typer.Option("--merge", help="Write a complete model instead of an adapter.")] = False,
+    gguf: Annotated[
+        _Precision | None,
+        typer.Option(help="Write a complete model as a GGUF file in this precision, for llama.cpp and Ollama."),
+    ] = None,
+    license_id: Annotated[
+        str | None,
+        typer.Option("--license", metavar="ID", help="The license in the model card, such as apache-2.0."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the newest policy of a run, or the policy of RUN@STEP or RUN@best, with a model card: an adapter for peft and vLLM,
+    a model for transformers and vLLM (`--merge`), or a file for llama.cpp and Ollama (`--gguf`)."""
+    from sparring.evaluation.policies import named_checkpoint
+
+    # Before torch is imported, so that a mistake is reported at once.
+    named_checkpoint(run)[0].trained_config()
+    from sparring.models.export_files import MANIFEST
+    from sparring.serving.export import export as export_run
+
+    precision = None if gguf is None else gguf.value
+    written = export_run(run, destination, merge=merge, gguf=precision, license_id=license_id)
+    manifest = json.loads((written / MANIFEST).read_text("utf-8"))
+    shown = {key: manifest[key] for key in ("kind", "run", "step", "fingerprint")}
+    if as_json:
+        print_json({"path": str(written), **shown})
+    else:
+        say(f"wrote the {shown['kind']} from step {shown['step']}, policy {shown['fingerprint']}, to {written}")
