@@ -47,7 +47,7 @@ QWEN_SPLIT = (
 )
 LLAMA_SPLIT = QWEN_SPLIT.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 TEXTS = (
-    "It's 12345 o'clock,  and\tthe café — naïve — says: 3 + 4 = 7!\n\n  Done.\n",
+    "It's 12345 o'clock,  and\tthe café — naïve — has: 3 + 4 = 7!\n\n  Done.\n",
     "WE'LL meet you're there\r\n  αβγ 你好 🚀🚀 1 22 333 4444 x_1=2;",
 )
 SPLITS = {
