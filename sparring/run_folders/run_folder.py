@@ -35,6 +35,7 @@ from sparring.run_folders.encode import encode
 from sparring.run_folders.inputs import recorded_inputs, recorded_revisions
 from sparring.run_folders.recipe_files import (
     FOLDER,
+    FOLDER_SCHEMES,
     RUN_RECIPE,
     RecipeFiles,
     copy_files,
@@ -531,13 +532,17 @@ def _write_recipe(path: Path, config: Config, files: RecipeFiles) -> None:
 
 
 def _files(config: Config) -> dict[str, dict[str, str]]:
-    """Return the recipe's fields that name a file, grouped by section."""
+    """Return the recipe's fields that name a file or a data set's folder, grouped by section."""
     named = {"data": {key: getattr(config.data, key) for key in ("train", "validation", "held_out")}}
     if config.warm_start is not None and config.warm_start.demonstrations != "expert":
         named["warm_start"] = {"demonstrations": config.warm_start.demonstrations}
     named["engine"] = {"script": config.engine.script}
     return {
-        section: {key: source for key, source in keys.items() if source is not None and ":" not in source}
+        section: {
+            key: source
+            for key, source in keys.items()
+            if source is not None and (":" not in source or source.startswith(FOLDER_SCHEMES))
+        }
         for section, keys in named.items()
     }
 

@@ -4,6 +4,7 @@ refuses or does not answer."""
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from sparring.config import load_config
 from sparring.data import hub, read_hub_tasks
 from sparring.data.hub import HubAddress, parse_address
 from sparring.errors import ConfigError, DataError, ServiceError, SparringError, UsageError
+from sparring.run_folders import RunFolder
 from sparring.run_folders.inputs import recorded_revisions
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.types import Task
@@ -244,6 +246,22 @@ def test_a_recipe_reads_its_splits_and_a_resumed_run_refuses_other_data(
         pytest.raises(UsageError, match=r"different parts than it was trained with: .*data"),
     ):
         again.train(resume=True)
+
+
+def test_a_run_finds_folders_of_data_sets_inside_and_outside_of_its_recipe(tmp_path: Path) -> None:
+    data = 'train = "hf://./inside?split=train"\nvalidation = "hf://../outside?split=test&limit=2"\n'
+    recipe = write_recipe(tmp_path, data + 'columns = {prompt = "question"}\n')
+    write_set(recipe / "inside")
+    write_set(tmp_path / "outside")
+    overrides = [f"run.runs_dir={tmp_path / 'runs'}", "schedule.max_steps=1", "data.held_out_fraction=0.0"]
+    with MultiTurnRLTrainer(recipe, overrides=overrides, name="run", check=False, quiet=True) as trainer:
+        trainer.train()
+    shutil.rmtree(recipe)
+    run = RunFolder(tmp_path / "runs" / "run")
+    assert run.config().data.train == "hf://./inside?split=train"
+    assert run.config().data.validation == f"hf://{tmp_path / 'outside'}?split=test&limit=2"
+    tasks = load_tasks(run.config(), run.code)
+    assert (len(tasks.train), len(tasks.validation)) == (3, 2)
 
 
 def test_columns_are_refused_where_they_do_nothing(tmp_path: Path) -> None:
