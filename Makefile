@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long evidence test long fast lint resolve clients openenv mlflow wandb vllm vllm-learn cluster faults gpu benchmarks smoke tutorials clean
+.PHONY: quickstart quickstart-long evidence test long fast lint resolve clients openenv mlflow wandb vllm vllm-learn cluster llama-cpp faults gpu benchmarks smoke tutorials clean
 
 # Trains a small model, in minutes on any two cores; quickstart-long trains the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -77,6 +77,15 @@ vllm-learn: .venv/dev .clients/vllm
 cluster: .venv/cluster .clients/vllm
 	SPARRING_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster
 	SPARRING_VLLM=.clients/vllm $(BIN)/python -m benchmarks.cluster
+
+# Exported GGUF files in llama.cpp, in an environment of its own below .clients/. pip compiles llama.cpp, which needs a C++
+# compiler and takes 15 minutes on two cores.
+llama-cpp: .venv/dev .clients/llama-cpp
+	SPARRING_TEST_LLAMA_CPP=.clients/llama-cpp $(BIN)/python -m pytest --tier all tests/serving/test_gguf.py
+
+.clients/llama-cpp:
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check 'llama-cpp-python>=0.3.36,<0.4' || { rm -rf $@; exit 1; }
 
 .clients/vllm: .venv/train
 	$(BIN)/sparring install vllm --into $@

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from sparring.assembly.environment import load_environment_class
 from sparring.config import Config
-from sparring.data import read_tasks, split_tasks
+from sparring.config.sections import DataSection
+from sparring.data import SCHEME, read_hub_tasks, read_tasks, split_tasks
 from sparring.environments import Environment
 from sparring.environments.base import EVALUATION_ONLY
 from sparring.errors import DataError, UsageError
@@ -38,10 +39,13 @@ def load_tasks(config: Config, recipe_dir: Path, *, is_trained: bool = True) -> 
     data = config.data
     needs_train = is_trained or data.held_out is None
     if data.train is None and needs_train:
-        raise UsageError("data.train is missing; set it to a dataset file or a 'module:function' that returns Tasks.")
-    train = [] if data.train is None else _tasks_from(data.train, "data.train", recipe_dir)
-    validation = None if data.validation is None else _tasks_from(data.validation, "data.validation", recipe_dir)
-    held_out = None if data.held_out is None else _tasks_from(data.held_out, "data.held_out", recipe_dir)
+        raise UsageError(
+            "data.train is missing; set it to a dataset file, an address hf://OWNER/NAME, or a 'module:function' that returns "
+            "Tasks."
+        )
+    train = [] if data.train is None else _tasks_from(data, "train", recipe_dir)
+    validation = None if data.validation is None else _tasks_from(data, "validation", recipe_dir)
+    held_out = None if data.held_out is None else _tasks_from(data, "held_out", recipe_dir)
     fractions = {
         "validation": data.validation_fraction if validation is None else 0.0,
         "held_out": data.held_out_fraction if held_out is None else 0.0,
@@ -85,14 +89,19 @@ def _refuse_evaluation_only(config: Config, recipe_dir: Path, tasks: Sequence[Ta
     )
 
 
-def _tasks_from(source: str, key: str, recipe_dir: Path) -> list[Task]:
+def _tasks_from(data: DataSection, split: str, recipe_dir: Path) -> list[Task]:
+    source: str = getattr(data, split)
+    if source.startswith(SCHEME):
+        return read_hub_tasks(source, recipe_dir, data.columns)
     if ":" not in source:
         path = Path(source)
-        return list(read_tasks(path if path.is_absolute() else recipe_dir / path))
+        return read_tasks(path if path.is_absolute() else recipe_dir / path, data.columns)
     function = load_object(source, folder=recipe_dir)
     tasks = call_in_thread(function)
     if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
-        raise DataError(f"{key} = {source!r} returned {type(tasks).__name__}, not a list of sparring.types.Task.")
+        raise DataError(
+            f"data.{split} = {source!r} returned {type(tasks).__name__}, not a list of sparring.types.Task."
+        )
     return list(tasks)
 
 

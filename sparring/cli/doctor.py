@@ -19,6 +19,8 @@ from sparring.cli.command import Json, app, print_json, report_failures, say
 FEATURES = {
     "train": "trains, evaluates and serves models",
     "data": "reads parquet files",
+    "datasets": "data sets of the Hugging Face hub (hf://)",
+    "hub": "pushes exports to the Hugging Face hub (export --push)",
     "gymnasium": "Gymnasium environments",
     "mcp": "tools of MCP servers",
     "openenv": "OpenEnv environments",

@@ -1,8 +1,7 @@
-"""`sparring report`, `sparring watch` and `sparring export`."""
+"""`sparring report` and `sparring watch`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -90,29 +89,3 @@ def watch(
         )
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
-
-
-@app.command()
-@report_failures
-def export(
-    run: Run,
-    destination: Annotated[Path, typer.Argument(help="A new folder.")],
-    merge: Annotated[bool, typer.Option("--merge", help="Write a complete model instead of an adapter.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Write the newest policy of a run, or the policy of RUN@STEP or RUN@best, for peft (an adapter) or transformers
-    (`--merge`)."""
-    from sparring.evaluation.policies import named_checkpoint
-
-    # Before torch is imported, so that a mistake is reported at once.
-    named_checkpoint(run)[0].trained_config()
-    from sparring.models.export_files import MANIFEST
-    from sparring.serving.export import export as export_run
-
-    written = export_run(run, destination, merge=merge)
-    manifest = json.loads((written / MANIFEST).read_text("utf-8"))
-    shown = {key: manifest[key] for key in ("kind", "run", "step", "fingerprint")}
-    if as_json:
-        print_json({"path": str(written), **shown})
-    else:
-        say(f"wrote the {shown['kind']} from step {shown['step']}, policy {shown['fingerprint']}, to {written}")

@@ -13,7 +13,7 @@ from sparring.cli.command import Json, app, print_json, report_failures, resolve
 from sparring.errors import DataError
 from sparring.ledger.rows import LineageEntry, published_in
 from sparring.ledger.verification import read_account
-from sparring.models.export_files import is_export
+from sparring.models.export_files import ADAPTER, is_export
 from sparring.models.export_files import verify as verify_export
 from sparring.run_folders import RunFolder
 
@@ -97,7 +97,7 @@ def _verify_export(folder: Path, *, as_json: bool) -> None:
         say(
             f"{folder}: every file of the {manifest['kind']} is as exported, from {manifest['run']}, step {manifest['step']}, "
             f"policy {manifest['fingerprint']}"
-            + ("; its base model is checked when it is loaded" if manifest["kind"] == "adapter" else "")
+            + ("; its base model is checked when it is loaded" if manifest["kind"] == ADAPTER else "")
         )
 
 

@@ -1,6 +1,7 @@
-"""Datasets: reading files into tasks, and dividing tasks into splits."""
+"""Datasets: reading files and data sets of the hub into tasks, and dividing tasks into splits."""
 
 from sparring.data.files import read_tasks
+from sparring.data.hub import SCHEME, read_hub_tasks
 from sparring.data.splits import split_tasks
 
-__all__ = ["read_tasks", "split_tasks"]
+__all__ = ["SCHEME", "read_hub_tasks", "read_tasks", "split_tasks"]

@@ -9,11 +9,13 @@ number.
 from __future__ import annotations
 
 import csv
+import difflib
 import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from sparring.errors import DataError, ServiceError
@@ -21,17 +23,20 @@ from sparring.types import Message, Task
 
 Row: TypeAlias = Mapping[str, Any]
 
+NO_COLUMNS: Mapping[str, str] = MappingProxyType({})
 ROLES = ("system", "user", "assistant", "tool")
 
 
-def read_tasks(path: Path) -> list[Task]:
+def read_tasks(path: Path, columns: Mapping[str, str] = NO_COLUMNS) -> list[Task]:
     """Return the tasks of a dataset file, in the order of the file.
+
+    `columns` maps names to the columns of the file that get these names, such as `{"prompt": "question"}`.
 
     Raises DataError when the file is missing, unreadable or empty, or when a row is not a valid task. The error
     identifies the file and the invalid row. Raises ServiceError for a parquet file when pyarrow is not installed.
     """
     with _readable(path):
-        tasks = list(_tasks(path, _rows(path)))
+        tasks = list(tasks_of(path, _rows(path), columns))
     if not tasks:
         raise DataError(f"{path} has no rows, so there is nothing to run; give a file with one task per row.")
     return tasks
@@ -86,13 +91,19 @@ def each_key_once(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any
     return read
 
 
-def _tasks(path: Path, rows: Iterable[tuple[str, Row]]) -> Iterator[Task]:
-    """Yield one task per row. Each row comes with its position for error messages."""
+def tasks_of(
+    source: Path | str, rows: Iterable[tuple[str, Row]], columns: Mapping[str, str] = NO_COLUMNS, *, id_prefix: str = ""
+) -> Iterator[Task]:
+    """Yield one task per row. Each row comes with its position for error messages.
+
+    `columns` is as in `read_tasks`; `id_prefix` is put before the number of a row that has no id. Raises DataError.
+    """
     rows_by_id: dict[str, str] = {}
-    for number, (place, row) in enumerate(rows, start=1):
-        where = f"{path}, {place}"
+    for number, (place, given) in enumerate(rows, start=1):
+        where = f"{source}, {place}"
+        row = _rename(given, columns, where)
         _check_text(row, where)
-        task_id = row.get("id", str(number))
+        task_id = row.get("id", f"{id_prefix}{number}")
         if not isinstance(task_id, str) or not task_id:
             raise DataError(
                 f"{where}: id = {task_id!r} is not a string; give every task its own string as `id`, or leave `id` out."
@@ -105,6 +116,26 @@ def _tasks(path: Path, rows: Iterable[tuple[str, Row]]) -> Iterator[Task]:
         column = "prompt" if "prompt" in row else next((name for name in row if name != "id"), "id")
         fields = {name: value for name, value in row.items() if name not in ("id", column)}
         yield Task(id=task_id, messages=_messages(row[column], f"{where}, column {column!r}"), fields=fields)
+
+
+def _rename(row: Row, columns: Mapping[str, str], where: str) -> Row:
+    """Return a row with other names of its columns. Raises DataError if it lacks a column, or already has the name."""
+    if not columns:
+        return row
+    for name, column in columns.items():
+        if column not in row:
+            near = difflib.get_close_matches(column, [str(one) for one in row], n=3) or list(row)
+            raise DataError(
+                f"{where}: data.columns.{name} names the column {column!r}, which the row does not have; "
+                f"name one of its columns: {', '.join(map(str, near))}."
+            )
+        if name in row and name != column and name not in columns.values():
+            raise DataError(
+                f"{where}: data.columns.{name} renames {column!r} to {name!r}, but there is already a column {name!r}; "
+                "give that column another name in data.columns, too."
+            )
+    kept = {name: value for name, value in row.items() if name not in columns.values()}
+    return {**kept, **{name: row[column] for name, column in columns.items()}}
 
 
 def _check_text(row: Row, where: str) -> None:

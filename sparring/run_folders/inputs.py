@@ -1,4 +1,5 @@
-"""Record the files that a recipe's code reads through Sparring in this process. The run's manifest lists them."""
+"""Record the files that a recipe's code reads through Sparring in this process, and the revisions of its data sets. The run's
+manifest lists them."""
 
 from __future__ import annotations
 
@@ -8,6 +9,19 @@ from pathlib import Path
 
 _read: dict[Path, tuple[tuple[int, int], str]] = {}
 """For each path, the modification time, the size and the sha256 of the file when it was last read."""
+
+_revisions: dict[str, str] = {}
+"""For each address of a data set, the commit that was read."""
+
+
+def note_revision(address: str, revision: str) -> None:
+    """Record the commit of a data set that was read."""
+    _revisions[address] = revision
+
+
+def recorded_revisions() -> Mapping[str, str]:
+    """Return the commit of each recorded data set, keyed by address."""
+    return dict(_revisions)
 
 
 def note_input(path: Path) -> None:

@@ -18,6 +18,8 @@ from sparring.errors import DataError
 
 RUN_RECIPE = "run.toml"
 FOLDER = "recipe"
+FOLDER_SCHEMES = ("hf://.", "hf:///")
+"""The beginnings of an address of a data set in a folder on this machine."""
 LARGE_BYTES = 64 * 2**20
 """Files of at least this size are linked instead of copied."""
 MOST_FILES, MOST_BYTES = 10_000, 2**30
@@ -41,8 +43,12 @@ class RecipeFiles:
         )
 
     def reference(self, file: str) -> str:
-        """Return the path that a run's own recipe uses for a file. The path is relative if the run contains the file,
-        and absolute otherwise."""
+        """Return the path that a run's own recipe uses for a file, or for the folder of a data set (`hf://./FOLDER?…`). The
+        path is relative if the run contains the file, and absolute otherwise."""
+        if file.startswith(FOLDER_SCHEMES):
+            path, mark, query = file.removeprefix("hf://").partition("?")
+            found = self.reference(path)
+            return f"hf://{found if Path(found).is_absolute() else f'./{found}'}{mark}{query}"
         folder = self.folder.absolute()
         relative = Path(os.path.relpath(folder / file, folder))
         return str(relative) if relative in self else str((folder / file).resolve())

@@ -32,9 +32,10 @@ from typing import Any, Self, final
 from sparring.config import Config, load_config, recipe_hash, resolved_toml, restore_defaults
 from sparring.errors import DataError, SparringError, UsageError
 from sparring.run_folders.encode import encode
-from sparring.run_folders.inputs import recorded_inputs
+from sparring.run_folders.inputs import recorded_inputs, recorded_revisions
 from sparring.run_folders.recipe_files import (
     FOLDER,
+    FOLDER_SCHEMES,
     RUN_RECIPE,
     RecipeFiles,
     copy_files,
@@ -261,12 +262,19 @@ class RunFolder:
         # The run's own copies are listed as files of the recipe.
         own = str(self.path.resolve()) + os.sep
         read = {path: digest for path, digest in recorded_inputs().items() if not path.startswith(own)}
-        if not read:
+        revisions = recorded_revisions()
+        if revisions:
+            data = self.config().data
+            named = (data.train, data.validation, data.held_out)
+            revisions = {address: commit for address, commit in revisions.items() if address in named}
+        if not read and not revisions:
             return
         manifest = self.manifest()
-        if not read.items() <= manifest["sha256"].items():
-            manifest["sha256"] |= read
-            write_json(self.path / MANIFEST, manifest)
+        recorded = {"sha256": manifest["sha256"] | read}
+        if revisions:
+            recorded["data_revisions"] = manifest.get("data_revisions", {}) | revisions
+        if not recorded.items() <= manifest.items():
+            write_json(self.path / MANIFEST, manifest | recorded)
 
     def write_vocabulary(self, texts: Sequence[str]) -> None:
         """Store the text of each token id, keyed by id."""
@@ -524,13 +532,17 @@ def _write_recipe(path: Path, config: Config, files: RecipeFiles) -> None:
 
 
 def _files(config: Config) -> dict[str, dict[str, str]]:
-    """Return the recipe's fields that name a file, grouped by section."""
+    """Return the recipe's fields that name a file or a data set's folder, grouped by section."""
     named = {"data": {key: getattr(config.data, key) for key in ("train", "validation", "held_out")}}
     if config.warm_start is not None and config.warm_start.demonstrations != "expert":
         named["warm_start"] = {"demonstrations": config.warm_start.demonstrations}
     named["engine"] = {"script": config.engine.script}
     return {
-        section: {key: source for key, source in keys.items() if source is not None and ":" not in source}
+        section: {
+            key: source
+            for key, source in keys.items()
+            if source is not None and (":" not in source or source.startswith(FOLDER_SCHEMES))
+        }
         for section, keys in named.items()
     }
 

@@ -1,71 +1,79 @@
-"""Export a trained policy as an adapter that peft loads, or as merged weights that transformers loads."""
+"""Export a trained policy: as an adapter for peft and vLLM, merged weights for transformers and vLLM, or a GGUF file for
+llama.cpp and Ollama."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
-import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from sparring.assembly import load_policy
-from sparring.config import Config
+from sparring.chat import create_chat
 from sparring.errors import DataError, UsageError
 from sparring.evaluation.policies import checkpoint_of, named_checkpoint
-from sparring.models import smollm2
 from sparring.models.export import save_adapter, save_base, save_merged
-from sparring.models.export_files import write_manifest
-from sparring.models.model_card import model_card
+from sparring.models.export_files import ADAPTER, GGUF, GGUF_FILE, MERGED, GgufPrecision, write_manifest
+from sparring.models.gguf_weights import check_gguf, save_gguf
+from sparring.models.model_card import RECIPE_FILE, model_card
+from sparring.models.ollama import modelfile
 from sparring.models.policy import Policy
-from sparring.models.pretrained import BASE_FOLDER, is_adapter
+from sparring.models.pretrained import BASE_FOLDER
 from sparring.run_folders import RunFolder
-from sparring.run_folders.run_folder import MANIFEST, describe_machine
+from sparring.runtime.redaction import mask_secrets
+from sparring.serving.origin import describe_base, describe_origin, describe_verdict, list_evaluations
 from sparring.training import checkpoints
-from sparring.types import Json, Weights
+from sparring.types import Json
 
 
-def export(run: str | Path, destination: str | Path, *, merge: bool = False) -> Path:
-    """Write a checkpoint, its tokenizer, a manifest (`sparring.json`) and a README into a new folder. Return the folder.
+def export(
+    run: str | Path,
+    destination: str | Path,
+    *,
+    merge: bool = False,
+    gguf: GgufPrecision | None = None,
+    license_id: str | None = None,
+) -> Path:
+    """Write a checkpoint, its tokenizer, a manifest (`sparring.json`), a model card (`README.md`) and the recipe into a new
+    folder. Return the folder.
 
     The checkpoint is the newest unless `run` is RUN@STEP or RUN@best. An adapter needs its base model; `merge` writes a
-    complete model. Raises DataError if the destination exists or if the checkpoint is damaged or missing. Raises
-    UsageError if there is no adapter. This is the case if the run trained all weights, or if it is a baseline, which
-    trains no weights.
+    complete model for transformers and vLLM, and `gguf` one for llama.cpp and Ollama in the given precision. `license_id`
+    is the license in the model card, as the hub abbreviates it; None is that of the base model, if it is known.
+
+    Raises DataError if the destination exists or if the checkpoint is damaged or missing. Raises UsageError if there is no
+    adapter (the run trained all weights, or it is a baseline, which trains no weights), or if the model cannot be written
+    as GGUF.
     """
+    kind = MERGED if merge else ADAPTER if gguf is None else GGUF
+    if merge and gguf is not None:
+        raise UsageError("a GGUF file is always merged; leave out merge (`--merge`), or leave out gguf (`--gguf`).")
     target = Path(destination)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DataError(f"{target} exists and is not empty, but export needs a new folder; specify another folder.")
-    for above in target.absolute().parents:
-        if above.exists() and not above.is_dir():
-            raise DataError(f"{target} cannot be created, because {above} is a file; specify another folder.")
+    _check_target(target)
     folder, step = named_checkpoint(run)
     config = folder.trained_config()
-    if not merge and config.model.trained_weights == "full":
+    if kind == ADAPTER and config.model.trained_weights == "full":
         raise UsageError(f"{run} trained every weight, so there is no adapter; export with merge (`--merge`).")
     checkpoint = checkpoint_of(folder, step)
     policy = load_policy(config, folder.code)
+    if gguf is not None:
+        check_gguf(policy)
     initial = policy.snapshot()
     weights = checkpoints.load_weights(checkpoint, policy)
     policy.restore(weights.tensors)
     parts = target.with_name(f".{target.name}.part")
     shutil.rmtree(parts, ignore_errors=True)
     try:
-        base = _base(config, policy, initial)
-        if merge:
-            save_merged(policy, parts)
-        else:
-            if base["path"] is None:
-                save_base(policy, parts / BASE_FOLDER)
-                base["path"] = BASE_FOLDER
-            save_adapter(policy, parts, base_model=str(base["path"]))
+        base = describe_base(config, policy, initial)
+        _write_weights(parts, policy, folder, base, gguf=gguf, merge=merge)
         manifest = {
-            "kind": "merged model" if merge else "adapter",
-            **_origin(folder, checkpoint, policy, weights),
+            "kind": kind,
+            **describe_origin(folder, checkpoint, policy, weights),
+            "license": license_id or base.get("license"),
+            **({"lora_rank": config.model.lora_rank} if kind == ADAPTER else {}),
             "base": base,
-            "evaluations": list(_evaluations(folder, weights.fingerprint)),
+            "verdict": describe_verdict(folder, weights.fingerprint),
+            "evaluations": list(list_evaluations(folder, weights.fingerprint)),
         }
+        (parts / RECIPE_FILE).write_text(mask_secrets(folder.recipe.read_text("utf-8")), "utf-8")
         (parts / "README.md").write_text(model_card(manifest), "utf-8")
         write_manifest(parts, manifest)
         parts.replace(target)
@@ -75,58 +83,34 @@ def export(run: str | Path, destination: str | Path, *, merge: bool = False) -> 
     return target
 
 
-def _base(config: Config, policy: Policy, initial: Weights) -> dict[str, Json]:
-    """Describe the base model and where to load it from. `path` is None if only the recipe's code creates the model."""
-    name = config.model.name
-    described: dict[str, Json] = {"name": name, "fingerprint": policy.base_fingerprint(initial)}
-    if name == smollm2.NAME:
-        source = f"{smollm2.GGUF} (sha256 {smollm2.SHA256}) of {smollm2.PACKAGE} on the Python package index"
-        return {
-            **described,
-            "path": str(smollm2.ensure_converted()),
-            "source": source,
-            "command": "python -m sparring.models.smollm2",
-        }
-    local = Path(name).expanduser()
-    if ":" in name or is_adapter(local):
-        return {
-            **described,
-            "path": None,
-            "source": "created by the recipe's code or from an adapter; `--merge` includes it",
-        }
-    if local.is_dir():
-        return {**described, "path": str(local.resolve()), "source": "a folder on the machine that exported it"}
-    revision = getattr(policy.base.config, "_commit_hash", None)
-    return {**described, "path": name, "source": "the Hugging Face hub", "revision": revision}
+def _check_target(target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise DataError(f"{target} exists and is not empty, but export needs a new folder; specify another folder.")
+    for above in target.absolute().parents:
+        if above.exists() and not above.is_dir():
+            raise DataError(f"{target} cannot be created, because {above} is a file; specify another folder.")
 
 
-def _origin(folder: RunFolder, checkpoint: Path, policy: Policy, weights: Weights) -> dict[str, Json]:
-    template = str(policy.tokenizer.chat_template)
-    return {
-        "created": time.time(),
-        "run": str(folder.path.absolute()),
-        "step": int(checkpoint.name) if checkpoint.name.isdigit() else 0,
-        "checkpoint": checkpoint.name,
-        "fingerprint": weights.fingerprint,
-        "versions": describe_machine()["versions"],
-        "chat_template": hashlib.sha256(template.encode()).hexdigest(),
-        "recipe": {
-            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in (folder.recipe, folder.path / MANIFEST)
-            if path.is_file()
-        },
-    }
+def _write_weights(
+    parts: Path, policy: Policy, folder: RunFolder, base: dict[str, Json], *, gguf: GgufPrecision | None, merge: bool
+) -> None:
+    """Write the model's files. Set the `path` of a base that only the recipe's code creates."""
+    if gguf is not None:
+        _write_gguf(parts, policy, folder, gguf)
+    elif merge:
+        save_merged(policy, parts)
+    else:
+        if base["path"] is None:
+            save_base(policy, parts / BASE_FOLDER)
+            base["path"] = BASE_FOLDER
+        save_adapter(policy, parts, base_model=str(base["path"]))
 
 
-def _evaluations(folder: RunFolder, fingerprint: str) -> Iterator[dict[str, Json]]:
-    """Yield the evaluations of exactly these weights, whatever their step."""
-    kept = ("name", "split", "temperature", "group_size", "scorer", "score", "success")
-    for path in sorted(folder.evaluations.glob("*.json")):
-        try:
-            content: Any = json.loads(path.read_text("utf-8"))
-            rows: list[Mapping[str, Json]] = content.get("evaluations", [content])
-            found = [row for row in rows if row.get("fingerprint") == fingerprint]
-            for row in found:
-                yield {"file": path.name, **{key: row.get(key) for key in kept}, "tasks": len(row.get("tasks", ()))}
-        except (OSError, ValueError, AttributeError, TypeError) as error:
-            raise DataError(f"{path} is not an evaluation ({error!r}); delete it, or restore it.") from error
+def _write_gguf(parts: Path, policy: Policy, folder: RunFolder, precision: GgufPrecision) -> None:
+    config = folder.config()
+    stop_ids = create_chat(policy.tokenizer, config.model.name).stop_ids
+    stops = [policy.tokenizer.decode([one], skip_special_tokens=False) for one in sorted(stop_ids)]
+    save_gguf(policy, parts / GGUF_FILE, precision=precision, name=folder.path.name, stop_ids=stop_ids)
+    temperature = config.serving_temperature
+    text = modelfile(policy.tokenizer, weights=GGUF_FILE, stops=stops, temperature=temperature)
+    (parts / "Modelfile").write_text(text, "utf-8")

@@ -111,6 +111,25 @@ def test_the_manifest_names_step_policy_base_and_the_evaluations_of_exactly_thes
     assert "# run, step 1\n" in (tmp_path / "first" / "README.md").read_text()
 
 
+def test_the_card_states_the_verdict_the_strongest_control_and_only_if_it_is_about_these_weights(
+    run: Path, tmp_path: Path
+) -> None:
+    evaluated = Path(shutil.copytree(run, tmp_path / "evaluated"))
+    recipe = evaluated / "run.toml"
+    done = sparring("eval", str(evaluated), "--json", "data.held_out_fraction=0.5")
+    assert done.exit_code == 0, done.output
+    claim = json.loads(done.stdout)["claim"]["claim"]
+    card = (export(evaluated, tmp_path / "newest", license_id="mit") / "README.md").read_text()
+    assert 'license: "mit"\n' in card
+    assert f"**{claim}**" in card
+    assert re.search(r"(?m)^\| base \(strongest control\) \| held_out \| .* x .* \[", card)
+    assert re.search(r"(?m)^\| \*\*tuned\*\* \| held_out ", card)
+    assert (tmp_path / "newest" / "recipe.toml").read_text() == recipe.read_text()
+    older = (export(f"{evaluated}@1", tmp_path / "older") / "README.md").read_text()
+    assert "nothing is claimed about them" in older
+    assert claim not in older
+
+
 def flip_a_bit(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[-1] ^= 0x80

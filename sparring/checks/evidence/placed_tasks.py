@@ -46,7 +46,9 @@ def place_tasks(subject: Subject) -> list[Placed]:
         source = getattr(subject.config.data, split) or subject.config.data.train or ""
         if source and ":" not in source and source not in rows:
             path = subject.folder / Path(source)
-            rows[source] = {task.id: row for row, task in enumerate(read_tasks(path), start=1)}
+            rows[source] = {
+                task.id: row for row, task in enumerate(read_tasks(path, subject.config.data.columns), start=1)
+            }
         rows[split] = rows.get(source, {})
     return [
         Placed(split, rows[split].get(task.id, number), task)

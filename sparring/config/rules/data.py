@@ -15,6 +15,14 @@ def share_of_a_named_split(config: Config) -> Iterator[Conflict]:
             yield Conflict(f"data.{split}_fraction", message, (f"data.{split}",))
 
 
+def columns_of_functions(config: Config) -> Iterator[Conflict]:
+    data = config.data
+    sources = [one for one in (data.train, data.validation, data.held_out) if one is not None]
+    if data.columns and not any(":" not in one or one.startswith("hf://") for one in sources):
+        message = "names columns, but no split is read from a file or a data set; leave it out."
+        yield Conflict("data.columns", message, ("data.train", "data.validation", "data.held_out"))
+
+
 def nothing_left_to_train_on(config: Config) -> Iterator[Conflict]:
     data = config.data
     are_split_off = data.validation is None and data.held_out is None
@@ -50,6 +58,7 @@ def nucleus_of_greedy_sampling(config: Config) -> Iterator[Conflict]:
 
 RULES: tuple[ConfigRule, ...] = (
     share_of_a_named_split,
+    columns_of_functions,
     nothing_left_to_train_on,
     undefined_pass_at_k,
     nucleus_of_greedy_sampling,

@@ -15,13 +15,18 @@ from sparring.types import EngineCapabilities
 class DataSection(Section):
     train: str | None = Field(
         default=None,
-        description="Dataset file (.parquet, .jsonl, .json, .csv) or `module:function` that returns Tasks.",
+        description="Dataset file (.parquet, .jsonl, .json, .csv), `hf://OWNER/NAME@REVISION?split=NAME` on the Hugging Face "
+        "hub, or `module:function` that returns Tasks.",
     )
     validation: str | None = Field(
         default=None, description="Same form as `train`; None: a share of the training data is split off."
     )
     held_out: str | None = Field(
         default=None, description="Same form as `train`; None: a share of the training data is split off."
+    )
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        description='New names of columns of files and data sets, such as `{prompt = "question"}`.',
     )
     validation_fraction: FiniteFloat = Field(
         default=0.1, ge=0, lt=1, description="Share that is split off if `validation` is None."

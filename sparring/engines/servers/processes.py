@@ -14,6 +14,7 @@ from typing import final
 from sparring.engines.lark import VLLM_SETTING
 from sparring.engines.servers.environment import BACKEND, PLUGIN, Device, find_vllm
 from sparring.errors import ServiceError
+from sparring.models.adapter_files import VLLM_RANKS
 from sparring.runtime.launcher import Launcher, ProcessLauncher, Server
 from sparring.runtime.server_process import ServerSpec, wait_until_ready
 
@@ -22,8 +23,6 @@ START_SECONDS = 900.0
 DEFAULT_MEMORY_SHARE = 0.9
 """The share of a GPU's memory that servers divide if no learner has the same GPU. A single server takes vLLM's own
 default, which is 0.92 in vLLM 0.32."""
-_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""The values of `--max-lora-rank` that vLLM accepts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +85,10 @@ def _build_weight_arguments(settings: ServerSettings) -> list[str]:
     """Return the arguments that let a running server receive weights."""
     if settings.lora_rank is None:
         return ["--weight-transfer-config", json.dumps({"backend": BACKEND})]
-    rank = next((one for one in _LORA_RANKS if one >= settings.lora_rank), None)
+    rank = next((one for one in VLLM_RANKS if one >= settings.lora_rank), None)
     if rank is None:
         raise ServiceError(
-            f"model.lora_rank = {settings.lora_rank}, but vLLM supports ranks up to {_LORA_RANKS[-1]}; lower it."
+            f"model.lora_rank = {settings.lora_rank}, but vLLM supports ranks up to {VLLM_RANKS[-1]}; lower it."
         )
     number = str(settings.num_adapters)
     return ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", number, "--max-cpu-loras", number]
