@@ -53,14 +53,14 @@ openenv: .venv/dev
 	.clients/openenv/bin/python -m pip install --quiet --disable-pip-version-check 'openenv>=0.10,<0.11'
 	$(BIN)/python -m pytest tests/environments/adapters/test_openenv.py
 
-# Tests tracking with a real MLflow server. Its library takes 0.5 GB, including dependencies.
+# Tests tracking with a real MLflow server. The libraries of both services take 0.6 GB, including dependencies.
 mlflow: .venv/dev
-	$(INSTALL) --editable '.[train,data,dev,mlflow]'
+	$(INSTALL) --editable '.[train,data,dev,mlflow,wandb]'
 	$(BIN)/python -m pytest tests/tracking/test_mlflow.py
 
-# Tests tracking with the library of Weights & Biases, offline and without its server. It takes 0.1 GB.
+# Tests tracking with the library of Weights & Biases, offline and without its server.
 wandb: .venv/dev
-	$(INSTALL) --editable '.[train,data,dev,wandb]'
+	$(INSTALL) --editable '.[train,data,dev,mlflow,wandb]'
 	$(BIN)/python -m pytest tests/tracking/test_wandb.py
 
 # The engine against real vLLM servers, in an environment of their own below .clients/ (3 GB): tokens and log-probabilities,

@@ -5,6 +5,9 @@ measured. The record states the length of the file, so what a killed process wro
 written again with the same bytes.
 """
 
+# The library is optional, and builds its messages at run time.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 import hashlib
@@ -14,11 +17,11 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportMissingImports]
-from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportMissingImports]
-from tensorboard.plugins.hparams.summary_v2 import hparams_pb  # pyright: ignore[reportMissingImports]
-from tensorboard.plugins.text.summary_v2 import text_pb  # pyright: ignore[reportMissingImports]
-from tensorboard.summary.writer.record_writer import RecordWriter  # pyright: ignore[reportMissingImports]
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.plugins.text.summary_v2 import text_pb
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from sparring.run_folders.stored import RESUMED
 from sparring.runtime.redaction import build_masker

@@ -16,7 +16,7 @@ from contextlib import suppress
 from itertools import islice
 from math import isfinite
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 import wandb  # pyright: ignore[reportMissingImports]
 
@@ -41,8 +41,9 @@ _MAX_TITLE_LENGTH = 63
 class WandbReceiver:
     """Sends one run folder to one run at Weights & Biases, which a resumed run continues."""
 
-    def __init__(self, folder: Path, *, project: str, entity: str | None, mode: str) -> None:
-        self._folder, self._project, self._entity, self._mode = folder, project, entity, mode
+    def __init__(self, folder: Path, *, project: str, entity: str | None, mode: Literal["online", "offline"]) -> None:
+        self._folder, self._project, self._entity = folder, project, entity
+        self._mode: Literal["online", "offline"] = mode
         self._run: Any = None
 
     def open(self, kept: dict[str, Any]) -> bool:

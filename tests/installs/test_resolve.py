@@ -17,7 +17,7 @@ def test_each_extra_is_asked_for_and_all_of_them_together() -> None:
 
 def test_what_the_make_targets_install_is_asked_for() -> None:
     constrained = ("--constraint", "constraints.txt")
-    assert {(*constrained, "torch"), (*constrained, ".[data,dev,mlflow,train]")} <= set(made()) <= set(LINES)
+    assert {(*constrained, "torch"), (*constrained, ".[data,dev,mlflow,train,wandb]")} <= set(made()) <= set(LINES)
     # The OpenEnv library has an environment of its own.
     assert any(line[0].startswith("openenv") for line in made())
 
