@@ -28,7 +28,7 @@ from sparring.runtime.redaction import mask_secrets
 from sparring.supervision.report import supervised
 from sparring.supervision.supervisor import Supervisor
 
-SUPERVISED = frozenset({"check", "control", "eval", "replay", "review"})
+SUPERVISED = frozenset({"bootstrap", "check", "control", "eval", "replay", "review"})
 """Commands that run a recipe's code in a separate process, as `train` does, so that no child process remains."""
 
 

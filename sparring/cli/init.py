@@ -13,6 +13,32 @@ import typer
 from sparring.cli.command import Json, app, print_json, report_failures, say
 from sparring.errors import UsageError
 from sparring.models.starters import Starter, fill_in, find_starter
+from sparring.traces import SCRATCH, Decisions, Marking, Written, describe, read_traces, write_recipe
+
+FromTraces = Annotated[
+    Path | None,
+    typer.Option(
+        "--from-traces",
+        metavar="TRACES",
+        help="Write a recipe from logged conversations: a file or folder with OpenAI messages, MLflow traces, OpenTelemetry "
+        "GenAI spans, or a recording.",
+    ),
+]
+GoodField = Annotated[
+    str | None,
+    typer.Option(metavar="FIELD", help="With --from-traces: the field that marks a conversation as good or bad."),
+]
+GoodAtLeast = Annotated[
+    float,
+    typer.Option(metavar="NUMBER", help="With --from-traces: the least number that marks a conversation as good."),
+]
+Writes = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TOOL", help="With --from-traces: this tool changes something; may be repeated."),
+]
+Reads = Annotated[
+    list[str] | None, typer.Option(metavar="TOOL", help="With --from-traces: this tool only reads; may be repeated.")
+]
 
 
 @app.command()
@@ -24,27 +50,55 @@ def init(
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Write a recipe for this model: qwen3-1.7b, OWNER/NAME of the hub, or a folder."
+            metavar="NAME",
+            help="Write a recipe for this model: qwen3-1.7b, OWNER/NAME of the hub, or a folder. With --from-traces also "
+            "scratch, a small model that needs no download.",
         ),
     ] = None,
+    from_traces: FromTraces = None,
+    good_field: GoodField = None,
+    good_at_least: GoodAtLeast = 0.5,
+    writes: Writes = None,
+    reads: Reads = None,
     as_json: Json = False,
 ) -> None:
-    """Write a small recipe that runs, as a starting point."""
-    starter = None if model is None else find_starter(model)
+    """Write a recipe that runs, as a starting point: a small example, or from logged conversations."""
+    is_scratch = from_traces is not None and model == SCRATCH
+    starter = None if model is None or is_scratch else find_starter(model)
     if folder is None:
         if model is None:
             raise UsageError("specify a new folder: sparring init FOLDER.")
         folder = Path(Path(model).name.lower())
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} exists and is not empty; specify a new folder.")
+    if from_traces is not None:
+        marking = Marking(at_least=good_at_least) if good_field is None else Marking((good_field,), good_at_least)
+        decisions = Decisions(model=SCRATCH if is_scratch else starter, writing=writes or (), reading=reads or ())
+        made = write_recipe(read_traces(from_traces, marking), folder, decisions)
+        if as_json:
+            print_json({"folder": str(folder), **made.as_json()})
+        else:
+            _show_traces(made, folder)
+        return
     _write_recipe(folder, starter)
     written = sorted(str(path) for path in folder.iterdir())
     if as_json:
         print_json({"folder": str(folder), "files": written})
         return
     say(f"wrote {', '.join(written)}")
+    _show_next(folder)
+
+
+def _show_next(folder: Path) -> None:
     quoted = shlex.quote(str(folder))
     say(f"next: sparring check {quoted}, then sparring train {quoted}")
+
+
+def _show_traces(made: Written, folder: Path) -> None:
+    for line in describe(made):
+        say(line)
+    say(f"wrote the recipe into {folder}; {folder / 'traces.json'} has these numbers")
+    _show_next(folder)
 
 
 def _write_recipe(folder: Path, starter: Starter | None) -> None:

@@ -2,6 +2,6 @@
 
 from sparring.data.files import read_tasks
 from sparring.data.hub import SCHEME, read_hub_tasks
-from sparring.data.splits import split_tasks
+from sparring.data.splits import split_apart, split_tasks
 
-__all__ = ["SCHEME", "read_hub_tasks", "read_tasks", "split_tasks"]
+__all__ = ["SCHEME", "read_hub_tasks", "read_tasks", "split_apart", "split_tasks"]
