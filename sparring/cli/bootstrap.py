@@ -98,7 +98,7 @@ def _show(made: Bootstrapped, prices: Mapping[str, float], recipe: Path) -> None
     for one in made.endpoints:
         say(f"requests: {one.summary(prices)}")
     if made.num_kept:
-        say(f"add to {recipe}:\n\n[warm_start]\n" + "\n".join(_lines(made, recipe)))
+        say(f"set in {recipe}:\n\n[warm_start]\n" + "\n".join(_lines(made, recipe)))
         settings = " ".join(shlex.quote(f"warm_start.{line.replace(' = ', '=')}") for line in _lines(made, recipe))
         say(f"\nor: sparring train {shlex.quote(str(recipe))} {settings}")
 

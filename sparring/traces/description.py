@@ -24,6 +24,8 @@ def describe(made: Written) -> Iterator[str]:
     by_scorer = f", and {made.num_by_scorer} by the scorer" if made.num_by_scorer else ""
     num_marked = made.num_demonstrations - made.num_by_scorer
     yield f"warm start: {made.num_demonstrations} conversations of training tasks; {num_marked} are good {marked}{by_scorer}"
+    if made.num_too_long:
+        yield f"left out of the warm start {made.num_too_long}: longer than the model's positions (estimated from characters)"
     yield (
         "reward.py and scorer.py imitate the log: an episode is right if its answers have the values of the logged good "
         "answers and it makes the same changes. Replace both with your own measure, the scorer first"

@@ -26,7 +26,10 @@ class _Lengths:
     characters per token, which is enough for numbers and identifiers."""
 
     turns: int
+    described: int
+    """The tools' schemas in the prompt."""
     opening: int
+    """The longest opening, with these schemas."""
     answer: int
     """The longest message of the assistant."""
     results: int
@@ -44,10 +47,11 @@ class _Lengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeText:
-    """A recipe, and the positions that its conversations need."""
+    """A recipe, and the demonstrations that fit the positions of its model."""
 
     text: str
     positions: int
+    demonstrations: tuple[Conversation, ...]
 
 
 def build_recipe(
@@ -60,6 +64,9 @@ def build_recipe(
     is_scratch = model == "scratch"
     lengths = _lengths(selection, [] if is_scratch else tools)
     positions = lengths.positions(most=_MOST_POSITIONS[is_scratch])
+    fitting = tuple(one for one in demonstrations if lengths.described + _length(one) <= positions) or tuple(
+        demonstrations
+    )
     sections = {
         "model": _model(model, positions),
         "data": "".join(f'{name} = "tasks/{name}.jsonl"\n' for name, members in selection.splits.items() if members),
@@ -67,7 +74,7 @@ def build_recipe(
         f"max_turns = {lengths.max_turns} # the longest good conversation has {lengths.turns}\n",
         "reward": 'reward = "reward:reward" # imitates the log until you replace it\n'
         'scorer = "scorer:scorer" # grades independently of the reward, and is never trained on\n',
-        "warm_start": _warm_start(len(demonstrations), is_scratch),
+        "warm_start": _warm_start(len(fitting), is_scratch),
         "batch": "global_batch_size = 8\ngroup_size = 8\n",
         "sampling": f"sampling_max_tokens = {lengths.answer}\n",
         "optimizer": f"learning_rate = {'5e-4' if is_scratch else '1e-4'}\n",
@@ -80,7 +87,9 @@ def build_recipe(
         sections["sampling"] = f"sampling_max_tokens = {max(256, lengths.answer)}\n"
     head = "# Written by `sparring init --from-traces`. `sparring config KEY` explains each key.\n\n"
     return RecipeText(
-        text=head + "\n".join(f"[{name}]\n{text}" for name, text in sections.items()), positions=positions
+        text=head + "\n".join(f"[{name}]\n{text}" for name, text in sections.items()),
+        positions=positions,
+        demonstrations=fitting,
     )
 
 
@@ -110,12 +119,20 @@ def _lengths(selection: Selection, described: Sequence[LoggedTool]) -> _Lengths:
     ]
     return _Lengths(
         turns=max(one.num_turns for one in examples),
+        described=_tokens(in_prompt),
         opening=_tokens(
             in_prompt + max(sum(_MARKERS + len(one["content"]) for one in talk.opening) for talk in examples)
         ),
         answer=math.ceil(_tokens(max(map(len, answers)) + _MARKERS) / 16) * 16,
         results=_tokens(max(sum(_MARKERS + len(text) for text in texts) for texts in results)),
     )
+
+
+def _length(one: Conversation) -> int:
+    texts = [
+        render_assistant(message) if message["role"] == "assistant" else message["content"] for message in one.messages
+    ]
+    return _tokens(sum(_MARKERS + len(text) for text in texts))
 
 
 def _tokens(num_characters: int) -> int:

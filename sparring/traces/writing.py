@@ -46,6 +46,8 @@ class Written:
     num_demonstrations: int
     num_by_scorer: int
     """The number of these that the scorer accepted, without a mark."""
+    num_too_long: int = 0
+    """The number of other good conversations of training tasks, which are longer than the model's positions (estimated)."""
     personal_data: Mapping[str, int]
 
     @property
@@ -72,6 +74,7 @@ class Written:
             "tools": {name: {"calls": one.num_calls, **_decision(one)} for name, one in self.tools.items()},
             "demonstrations": self.num_demonstrations,
             "demonstrations_by_scorer": self.num_by_scorer,
+            "too_long_for_a_demonstration": self.num_too_long,
             "personal_data": dict(self.personal_data),
         }  # fmt: skip
 
@@ -121,9 +124,13 @@ def _write(folder: Path, written: Written, decisions: Decisions) -> Written:
     train = written.selection.splits["train"]
     accepted = _accepted(folder, train, written.tools)
     demonstrations = [one for task in train for one in task.good] + accepted
-    _write_lines(folder / "demonstrations.jsonl", [{"messages": list(one.messages)} for one in demonstrations])
-    written = replace(written, num_demonstrations=len(demonstrations), num_by_scorer=len(accepted))
     recipe = build_recipe(written.selection, demonstrations, list(written.tools.values()), decisions.model)
+    kept = recipe.demonstrations
+    _write_lines(folder / "demonstrations.jsonl", [{"messages": list(one.messages)} for one in kept])
+    written = replace(
+        written, num_demonstrations=len(kept), num_by_scorer=sum(one in kept for one in accepted),
+        num_too_long=len(demonstrations) - len(kept),
+    )  # fmt: skip
     _write_new(folder / "recipe.toml", recipe.text)
     if is_scratch:
         _write_new(

@@ -168,6 +168,23 @@ def test_training_and_held_out_tasks_share_no_entity_and_demonstrations_are_of_t
         assert json.loads(line)["messages"][1]["content"] in openings
 
 
+def test_an_unmarked_conversation_that_the_scorer_accepts_and_no_long_one_is_a_demonstration(tmp_path: Path) -> None:
+    marked, *others = [row for row in conversations(30) if row["good"]]
+    right = {name: value for name, value in marked.items() if name != "good"}
+    wrong = {**right, "messages": [*right["messages"][:-1], {"role": "assistant", "content": "shelf x"}]}
+    long = {**others[0], "messages": [{"role": "system", "content": "word " * 4000}, *others[0]["messages"][1:]]}
+    rows = [marked, right, wrong, long, *others[1:]]
+    made(write_lines(tmp_path / "log.jsonl", rows), tmp_path / "desk", "--model", "scratch")
+    counts = json.loads((tmp_path / "desk" / "traces.json").read_text("utf-8"))
+    lines = (tmp_path / "desk" / "demonstrations.jsonl").read_text("utf-8").splitlines()
+    train = (tmp_path / "desk" / "tasks" / "train.jsonl").read_text("utf-8")
+    assert json.dumps(marked["messages"][1]["content"]) in train
+    assert counts["demonstrations_by_scorer"] == 1
+    assert counts["too_long_for_a_demonstration"] == int("word word" in train) == 1
+    assert len(lines) == counts["demonstrations"] == counts["tasks"]["train"] - 1 + 1
+    assert not any("shelf x" in line or "word word" in line for line in lines)
+
+
 def test_existing_files_are_never_overwritten(tmp_path: Path) -> None:
     folder = tmp_path / "desk"
     folder.mkdir()
