@@ -18,7 +18,7 @@ from benchmarks.report import options, report
 
 HERE = Path(__file__).parent
 SMOKE = ("clean_dice", "price_desk")
-SETS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "agents")
+SETS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "agents", "agents_second")
 
 
 def checked(folder: Path, reviewer: str | None = None) -> dict[str, Any]:

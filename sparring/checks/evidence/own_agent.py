@@ -91,7 +91,7 @@ class OwnEpisode:
                 if message.get("role") != "assistant":
                     found.append((f"{message.get('role')} message of turn {number}", str(message.get("content") or "")))
             found += [(f"tool schema of turn {number}", json.dumps(tool)) for tool in request.tools]
-        return found
+        return [*found, *self.handed_over]
 
 
 @final

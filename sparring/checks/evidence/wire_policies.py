@@ -16,7 +16,7 @@ CALLS_PER_TOOL = 8
 """The number of calls of each tool that the explorer makes in one turn."""
 _MOST_WORDS = 40
 _UNKNOWN = "tool_that_does_not_exist"
-_FAILED = re.compile(
+FAILED = re.compile(
     r"error|unknown|no such|not found|invalid|not available|does not exist|cannot|failed", re.IGNORECASE
 )
 _COMMON = frozenset({
@@ -68,7 +68,7 @@ def _worked(messages: Sequence[Message]) -> dict[str, list[Json]]:
     found: dict[str, list[Json]] = {}
     for message in messages:
         for call in message.get("tool_calls") or () if message.get("role") == "assistant" else ():
-            if _FAILED.search(results.get(str(call.get("id")), "error")):
+            if FAILED.search(results.get(str(call.get("id")), "error")):
                 continue
             for name, value in json.loads(call["function"]["arguments"]).items():
                 found.setdefault(name, []).append(value)

@@ -102,7 +102,8 @@ def _repeated_tasks(split: str, members: Sequence[Placed], *, by_seed: bool) -> 
 async def _contradictions(subject: Subject, everything: Sequence[Placed]) -> list[Finding]:
     references = await find_references(subject)
     cls = subject.environment_class
-    if references is None or subject.tools or (cls is not None and cls.reply is not Environment.reply):
+    shows_more = subject.tools or (cls is not None and cls.reply is not Environment.reply)
+    if references is None or shows_more or subject.config.agent.is_foreign:
         return []  # a conversation may show what the prompt does not
     graded = sorted({path[0] for path in references.read})
     by_prompt: dict[str, dict[str, Placed]] = defaultdict(dict)

@@ -28,11 +28,16 @@ async def runs(subject: Subject) -> Iterable[Finding]:
     """The agent plays its episodes: it requests turns from the policy it is given, ends by itself, and returns or reports a
     valid result.
 
-    A scripted policy calls every tool that the agent offers and then answers. An agent that raises, hangs, never calls the
-    policy, or calls another address cannot be trained. An `async` function that blocks, for example with the synchronous
-    client of OpenAI, stops all episodes: use `AsyncOpenAI`, or `asyncio.to_thread`.
+    A scripted policy calls every tool that the agent offers and then answers, and another one repeats a call for ever. An
+    agent that raises, hangs, never calls the policy, or calls another address cannot be trained. An `async` function that
+    blocks, for example with the synchronous client of OpenAI, stops all episodes: use `AsyncOpenAI`, or
+    `asyncio.to_thread`.
     """
     episodes = await explore_all(subject)
+    if not any(one.is_failure_of_agent for one in episodes):
+        agent = get_own_agent(subject)
+        with subject.timing.as_far_as_it_goes():
+            episodes = [*episodes, await agent.play(agent.tasks[0], make_repeater())]
     failed = [one for one in episodes if one.is_failure_of_agent]
     if failed:
         first = failed[0]
@@ -48,7 +53,12 @@ async def runs(subject: Subject) -> Iterable[Finding]:
                 Severity.ERROR,
                 f"the agent ({get_own_agent(subject).name}) failed in {len(failed)} of {len(episodes)} episodes: "
                 f"{first.failure}",
-                {"task": first.task.id, "turns": len(first.requests), "failure": first.failure},
+                {
+                    "task": first.task.id,
+                    "policy": first.policy,
+                    "turns": len(first.requests),
+                    "failure": first.failure,
+                },
                 change,
             )
         ]
@@ -75,8 +85,9 @@ async def same_twice(subject: Subject) -> Iterable[Finding]:
     clock or draws unseeded random numbers. Then the members of a group do not solve the same task, and no episode can be
     repeated. Give every episode its own copy of everything that its tools change.
     """
+    episodes = await explore_all(subject)
     again = {one.task.id: one for one in await explore_all(subject, round="again", backwards=True)}
-    for first in await explore_all(subject):
+    for first in episodes:
         second = again.get(first.task.id)
         if second is None or _failed(first, second):
             continue

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from sparring.checks.evidence.own_agent import (
     OwnEpisode,
@@ -17,6 +21,7 @@ from sparring.checks.evidence.own_agent import (
 )
 from sparring.checks.evidence.own_answers import find_answers
 from sparring.checks.evidence.subject import Subject
+from sparring.checks.evidence.wire_policies import FAILED
 from sparring.checks.rules.own_agent import AGAIN
 from sparring.findings import Finding, Severity
 from sparring.runtime.missing_parts import names_in
@@ -30,6 +35,9 @@ _REFUSALS = re.compile(
     re.IGNORECASE,
 )
 """What results of calls say if the code behind a tool does not fit its schema."""
+_REFUSED = re.compile(r"""error\b|\{?["']?error["']?\s*[:=]\s*[^\snf]""", re.IGNORECASE)
+"""How a result begins that reports an error: `error: ...`, or an object with an `error` that is not null or false."""
+_MANY_CALLS = 6
 _SECRETS: Mapping[str, re.Pattern[str]] = {
     "an API key": re.compile(r"\b(sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|xox[abprs]-[\w-]{10,}|"
                              r"AIza[\w-]{35}|AKIA[0-9A-Z]{16}|hf_[A-Za-z0-9]{20,}|glpat-[\w-]{16,})"),
@@ -54,7 +62,13 @@ async def tools(subject: Subject) -> Iterable[Finding]:
     a drift happens when schemas are written by hand: generate them from the functions.
     """
     episodes = await list_conversations(subject)
-    return [*_changing_schemas(episodes), *_odd_schemas(episodes), *_refused_calls(episodes), *_executed(episodes)]
+    return [
+        *_changing_schemas(episodes),
+        *_odd_schemas(episodes),
+        *_refused_calls(episodes),
+        *_never_successful(episodes),
+        *_executed(episodes),
+    ]
 
 
 def _changing_schemas(episodes: Iterable[OwnEpisode]) -> Iterator[Finding]:
@@ -119,18 +133,54 @@ def _refused_calls(episodes: Iterable[OwnEpisode]) -> Iterator[Finding]:
             yield _drift(f"the policy's call of {name} gets no result; the agent ignores it.", episode, {})
 
 
+def _never_successful(episodes: Iterable[OwnEpisode]) -> Iterator[Finding]:
+    """Yield a note for each tool of which many different calls that fit its schema all failed."""
+    results: dict[str, dict[str, list[str]]] = {}
+    for episode in episodes:
+        for request in episode.requests[-1:]:
+            found = results_of(request)
+            for id, call in calls_of(request).items():
+                if id in found:
+                    results.setdefault(call["name"], {}).setdefault(_canonical(call), []).append(found[id])
+    for name, texts in results.items():
+        if len(texts) >= _MANY_CALLS and all(FAILED.search(one) for same in texts.values() for one in same):
+            yield Finding(
+                rule="agent.tools",
+                severity=Severity.NOTE,
+                symptom=f"all {len(texts)} different calls of {name} failed, for example with: "
+                f"{next(iter(texts.values()))[0][:160]}",
+                evidence={"tool": name, "calls": list(texts)[:6]},
+                change="Check that arguments that fit the schema can work: names, types, and what the tool requires.",
+                confirm=AGAIN,
+            )
+
+
 def _executed(episodes: Iterable[OwnEpisode]) -> Iterator[Finding]:
     """Yield a finding if the calls that were handed over are not those of the policy."""
     for episode in episodes:
         if not episode.trajectory.transitions or not episode.requests:
             continue
-        made = [_canonical(call) for call in calls_of(episode.requests[-1], episode.trajectory.messages).values()]
+        last = episode.requests[-1]
+        calls = calls_of(last, episode.trajectory.messages)
+        made = [_canonical(call) for call in calls.values()]
+        shown: dict[str, list[str]] = {}
+        for id, text in results_of(last).items():
+            shown.setdefault(_canonical(calls[id]) if id in calls else "", []).append(text)
         for entry in episode.trajectory.transitions:
             call = {"name": entry["tool"], "arguments": entry.get("arguments") or {}}
             if _canonical(call) not in made:
                 evidence = {"executed": call, "called": made[:6]}
                 yield _drift(
                     f"the agent executed {entry['tool']} with arguments that no turn called.", episode, evidence
+                )
+                return
+            texts = shown.get(_canonical(call), [])
+            if entry.get("error") is None and texts and all(_REFUSED.match(text.strip()) for text in texts):
+                yield _drift(
+                    f"the agent hands over a call of {entry['tool']} as successful, but showed the policy an error: "
+                    f"{texts[0][:120]}",
+                    episode,
+                    {"executed": dict(entry), "shown": texts[0][:300]},
                 )
                 return
 
@@ -185,10 +235,10 @@ async def history(subject: Subject) -> Iterable[Finding]:
 
 
 async def secrets(subject: Subject) -> Iterable[Finding]:
-    """Prompts, tool schemas and tool results contain no secrets.
+    """Prompts, tool schemas, tool results and what the agent hands over contain no secrets.
 
     The rule looks for keys, tokens, passwords and the values of environment variables such as `..._KEY`. What stands in a
-    prompt is stored with every episode and learned by the model.
+    prompt is stored with every episode and learned by the model; what is handed over is stored, too.
     """
     for episode in await list_conversations(subject):
         for place, text in episode.texts:
@@ -309,6 +359,18 @@ async def state(subject: Subject) -> Iterable[Finding]:
             for part in ("final_state", "transitions", "artifacts")
             if part in read and not any(getattr(one.trajectory, part) for one in episodes)
         ]
+        keys = [] if function is None or "final_state" in missing else _missing_keys(function, episodes)
+        if keys:
+            findings.append(
+                Finding(
+                    rule="agent.state",
+                    severity=Severity.WARNING,
+                    symptom=f"the {grader} reads {', '.join(keys)} of the final state, which the agent never hands over.",
+                    evidence={"missing": keys, "handed_over": sorted(_keys_of(episodes))},
+                    change="Hand over what the grader reads, under the same name, or correct the name in the grader.",
+                    confirm=AGAIN,
+                )
+            )
         if missing:
             findings.append(
                 Finding(
@@ -334,3 +396,39 @@ async def state(subject: Subject) -> Iterable[Finding]:
             )
         )
     return findings
+
+
+def _missing_keys(function: Callable[..., Any], episodes: Iterable[OwnEpisode]) -> list[str]:
+    """Return the keys that a grader reads from the final state itself, and that no final state has."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return []
+    known, names = _keys_of(episodes), set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and _is_state(node.value, names):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    read = []
+    for node in ast.walk(tree):
+        key: ast.expr | None = None
+        if isinstance(node, ast.Subscript) and _is_state(node.value, names):
+            key = node.slice
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+            key = node.args[0] if node.args and _is_state(node.func.value, names) else None
+        if isinstance(key, ast.Constant) and isinstance(key.value, str) and key.value not in known:
+            read.append(key.value)
+    return list(dict.fromkeys(read))
+
+
+def _is_state(node: ast.expr, names: Collection[str]) -> bool:
+    """Return whether an expression is the final state, possibly with a default (`state or {}`)."""
+    if isinstance(node, ast.BoolOp):
+        return _is_state(node.values[0], names)
+    return (isinstance(node, ast.Attribute) and node.attr == "final_state") or (
+        isinstance(node, ast.Name) and node.id in names
+    )
+
+
+def _keys_of(episodes: Iterable[OwnEpisode]) -> set[str]:
+    states = [one.trajectory.final_state for one in episodes]
+    return {str(key) for state in states if isinstance(state, Mapping) for key in state}

@@ -23,8 +23,9 @@ async def deterministic(subject: Subject) -> Iterable[Finding]:
     A reward that differs although the agent sent and received the same texts depends on something else: a file that changes,
     a counter, a random number, the time, or other episodes. Such a reward is noise for training.
     """
+    episodes = await explore_all(subject)
     again = {one.task.id: one for one in await explore_all(subject, round="again", backwards=True)}
-    for first in await explore_all(subject):
+    for first in episodes:
         second = again.get(first.task.id)
         if second is None or find_first_difference(first.transcript, second.transcript) is not None:
             continue
