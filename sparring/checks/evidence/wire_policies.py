@@ -14,11 +14,13 @@ from sparring.types import Json, Message, ToolSchema
 EXPLORER = "explorer"
 CALLS_PER_TOOL = 8
 """The number of calls of each tool that the explorer makes in one turn."""
+_MOST_SINGLE = 6
 _MOST_WORDS = 40
 _UNKNOWN = "tool_that_does_not_exist"
 FAILED = re.compile(
     r"error|unknown|no such|not found|invalid|not available|does not exist|cannot|failed", re.IGNORECASE
 )
+"""What results of calls contain that did not work."""
 _COMMON = frozenset({
     "a", "an", "and", "are", "as", "at", "be", "by", "do", "does", "find", "for", "from", "give", "has", "have", "how", "i", "in",
     "is", "it", "its", "me", "my", "of", "on", "or", "please", "say", "shows", "tell", "than", "that", "the", "then", "there",
@@ -30,19 +32,21 @@ _COMMON = frozenset({
 def make_explorer() -> ScriptedPolicy:
     """Return a policy that calls each offered tool with likely arguments, and then answers with the last result.
 
-    It first makes one call of each tool, one a turn. It then makes several calls in one turn, with other arguments that the
-    schemas permit; then, twice, with arguments that have worked. So a call sees the effects of earlier calls.
+    It first makes one call of each of the first six tools, one a turn. It then makes several calls in one turn, with other
+    arguments that the schemas permit; then, twice, with arguments that have worked. So a call sees the effects of earlier
+    calls.
     """
     return ScriptedPolicy(EXPLORER, _explore)
 
 
 def _explore(asked: Asked) -> Message:
     tools = list(asked.tools)
-    if asked.turn < len(tools):
+    num_single = min(len(tools), _MOST_SINGLE)
+    if asked.turn < num_single:
         calls = _list_calls(tools[asked.turn : asked.turn + 1], asked, 1)
-    elif asked.turn == len(tools):
+    elif asked.turn == num_single:
         calls = _list_calls(tools, asked, CALLS_PER_TOOL)
-    elif asked.turn < len(tools) + 3:
+    elif asked.turn < num_single + 3:
         calls = _list_calls(tools, asked, CALLS_PER_TOOL // 2, worked=_worked(asked.messages))
     else:
         calls = []
@@ -70,7 +74,11 @@ def _worked(messages: Sequence[Message]) -> dict[str, list[Json]]:
         for call in message.get("tool_calls") or () if message.get("role") == "assistant" else ():
             if FAILED.search(results.get(str(call.get("id")), "error")):
                 continue
-            for name, value in json.loads(call["function"]["arguments"]).items():
+            try:
+                arguments = json.loads(call["function"]["arguments"])
+            except ValueError:
+                continue  # an example in the agent's own prompt
+            for name, value in arguments.items() if isinstance(arguments, dict) else ():
                 found.setdefault(name, []).append(value)
                 found.setdefault("", []).append(value)
     return found

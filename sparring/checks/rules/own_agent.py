@@ -52,7 +52,7 @@ async def runs(subject: Subject) -> Iterable[Finding]:
                 "agent.runs",
                 Severity.ERROR,
                 f"the agent ({get_own_agent(subject).name}) failed in {len(failed)} of {len(episodes)} episodes: "
-                f"{first.failure}",
+                f"{_shorten(first.failure)}",
                 {
                     "task": first.task.id,
                     "policy": first.policy,
@@ -255,7 +255,8 @@ async def bad_calls(subject: Subject) -> Iterable[Finding]:
     sees what was wrong. Answer such a call with a tool message that states the error.
     """
     agent = get_own_agent(subject)
-    if not any(request.tools for one in await explore_all(subject) for request in one.requests):
+    episodes = await explore_all(subject)
+    if _failed(*episodes) or not any(request.tools for one in episodes for request in one.requests):
         return []
     broken = {}
     for what in BAD_CALLS:
@@ -269,7 +270,7 @@ async def bad_calls(subject: Subject) -> Iterable[Finding]:
         _finding(
             "agent.bad_calls",
             Severity.WARNING,
-            f"the agent fails after a call with {', '.join(broken)}: {next(iter(broken.values()))}",
+            f"the agent fails after a call with {', '.join(broken)}: {_shorten(next(iter(broken.values())))}",
             {"failures": broken},
             "Catch the error, and send its text to the policy as the result of the call.",
         )
@@ -303,6 +304,12 @@ def _finding(rule: str, severity: Severity, symptom: str, evidence: dict[str, Js
 
 def _failed(*episodes: OwnEpisode) -> bool:
     return any(one.is_failure_of_agent for one in episodes)
+
+
+def _shorten(failure: str | None) -> str:
+    """Return the first and the last line of a failure, since a program may end with a traceback."""
+    lines = [line.strip() for line in str(failure).splitlines() if line.strip()] or [""]
+    return lines[0] if len(lines) == 1 else f"{lines[0][:120]} ... {lines[-1][:200]}"
 
 
 def _sizes(agent: OwnAgent) -> dict[str, int]:
