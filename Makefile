@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long evidence test long fast lint resolve clients openenv mlflow wandb vllm vllm-learn cluster llama-cpp faults gpu benchmarks smoke tutorials clean
+.PHONY: quickstart quickstart-long evidence test long fast lint resolve docs clients openenv mlflow wandb vllm vllm-learn cluster llama-cpp faults gpu benchmarks smoke tutorials clean
 
 # Trains a small model, in minutes on any two cores; quickstart-long trains the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -35,6 +35,11 @@ lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# The documentation as a site in .site/, with search and a page for each command. A broken link is an error.
+docs: .venv/dev
+	$(INSTALL) --editable '.[train,data,dev,docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Tests that pip can install every extra, every documented combination and every installation in this file, from an empty
 # environment.

@@ -16,7 +16,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
 
 
 def test_every_extra_for_users_is_described() -> None:
-    assert set(doctor.FEATURES) == set(EXTRAS) - {"dev", "benchmarks"}
+    assert set(doctor.FEATURES) == set(EXTRAS) - {"dev", "docs", "benchmarks"}
 
 
 def test_the_command_lists_machine_extras_and_programs() -> None:

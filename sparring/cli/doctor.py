@@ -36,7 +36,7 @@ FEATURES = {
     "cluster": "starts engines, learners and workers on a Ray cluster ([launch])",
 }
 """What each extra of the package is for."""
-_FOR_DEVELOPERS = ("dev", "benchmarks")
+_FOR_DEVELOPERS = ("dev", "docs", "benchmarks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
