@@ -39,7 +39,7 @@ lint: .venv/dev
 # The documentation as a site in .site/, with search and a page for each command. A broken link is an error.
 docs: .venv/dev
 	$(INSTALL) --editable '.[train,data,dev,docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Tests that pip can install every extra, every documented combination and every installation in this file, from an empty
 # environment.
