@@ -1,6 +1,7 @@
 """Collect demonstrations from a teacher: episodes of another policy that the recipe's scorer accepts.
 
     bootstrap/
+        lock                    locked by the process that adds episodes
         demonstrations.jsonl    one accepted conversation per line, which `warm_start.demonstrations` reads
         episodes.jsonl          one finished episode per line, accepted or not
         usage.jsonl             one request to an endpoint per line
@@ -12,6 +13,7 @@ of the tasks without an accepted one.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import time
 from collections import Counter
@@ -91,12 +93,23 @@ class Bootstrapped:
 
 @final
 class _Folder:
-    """The files of a bootstrap. Lines are appended whole, and an incomplete last line of a crash is removed."""
+    """The files of a bootstrap, locked by this process. Lines are appended whole, and an incomplete last line of a crash is
+    removed."""
 
     def __init__(self, path: Path) -> None:
-        """Read what earlier calls left. Raises DataError, with the line, for a damaged file."""
+        """Read what earlier calls left. Raises DataError, with the line, for a damaged file, and UsageError if the folder
+        cannot be written or another process uses it."""
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = (path / "lock").open("w")
+        except OSError as error:
+            raise UsageError(f"{path} cannot be used as a folder: {error}; give another one with --out.") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise UsageError(f"another `sparring bootstrap` writes to {path}; wait until it has finished.") from error
         for name in (DEMONSTRATIONS, EPISODES):
             _drop_incomplete_line(path / name)
         kept = list(read_rows(path / DEMONSTRATIONS)) if (path / DEMONSTRATIONS).exists() else []
@@ -104,6 +117,10 @@ class _Folder:
         self.kept = [_key(row, "task_id", where) for where, row in kept]
         self.kept_tasks = set(self.kept)
         self.num_tried = Counter(_key(row, "task_id", where) for where, row in tried)
+
+    def close(self) -> None:
+        """Release the lock."""
+        self._lock.close()
 
     def add(self, episode: Trajectory, *, teacher: str, tools: Sequence[Json] | None, threshold: float) -> bool:
         """Store a finished episode, and return whether it is a demonstration."""
@@ -170,8 +187,11 @@ def bootstrap(
     code = find_code_folder(recipe)
     engine = load_evaluated_engine(policy, config, code, api_key_env=settings.api_key_env)
     files = _Folder(folder)
-    with meter_usage(folder, during=DURING):
-        return interrupts.run(_teach(config, code, settings, files, engine, Console(quiet=quiet)))
+    try:
+        with meter_usage(folder, during=DURING):
+            return interrupts.run(_teach(config, code, settings, files, engine, Console(quiet=quiet)))
+    finally:
+        files.close()
 
 
 async def _teach(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -159,6 +160,17 @@ def test_what_cannot_teach_is_refused(options: list[str], problem: str) -> None:
     assert result.exit_code == 2
     assert problem in result.output
     assert not Path("toy/bootstrap").exists()
+
+
+def test_a_folder_that_another_command_uses_or_that_is_a_file_is_refused() -> None:
+    Path("busy").mkdir()
+    with Path("busy/lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused = sparring("bootstrap", "toy", "--teacher", "script:walker:act", "--out", "busy")
+    assert (refused.exit_code, "another `sparring bootstrap` writes to busy" in refused.output) == (2, True)
+    Path("file").write_text("")
+    refused = sparring("bootstrap", "toy", "--teacher", "script:walker:act", "--out", "file")
+    assert (refused.exit_code, "file cannot be used as a folder" in refused.output) == (2, True)
 
 
 def test_a_recipe_without_a_scorer_is_refused() -> None:

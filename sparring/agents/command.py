@@ -14,7 +14,7 @@ from typing import Any, final
 from sparring.agents.endpoint import EndpointLike
 from sparring.agents.result import AgentResult, ended_by
 from sparring.errors import RewardError, ServiceError
-from sparring.rewards.reports import HANDED_OVER, check_report, read_report
+from sparring.rewards.reports import HANDED_OVER, read_report
 from sparring.rewards.rules import to_reward
 from sparring.sessions import AnySession
 from sparring.types import Reward, Task
@@ -82,10 +82,9 @@ class CommandAgent:
         if process.returncode != 0:
             tail = err.decode(errors="replace").strip()[-_TAIL:]
             return ended_by(None, session, f"the agent ended with exit code {process.returncode}: {tail}")
-        printed = _last_object(out.decode(errors="replace"))
+        printed = _last_object(out.decode(errors="replace"), session)
         source = f"the report that {self._command[0]} printed for session {session.id}"
-        report = check_report(read_report(printed), source=source)
-        return AgentResult.of_report(report, self._reward(printed, session))
+        return AgentResult.of_report(read_report(printed, source=source), self._reward(printed, session))
 
     def _reward(self, report: Mapping[str, Any], session: AnySession) -> Reward | None:
         if "reward" not in report:
@@ -108,9 +107,13 @@ class CommandAgent:
         )
 
 
-def _last_object(output: str) -> Mapping[str, Any]:
-    """Return the JSON object in the last line of a program's output if it is a report, or an empty mapping."""
-    last = (output.strip().splitlines() or [""])[-1]
+def _last_object(output: str, session: AnySession) -> Mapping[str, Any]:
+    """Return the JSON object in the last line of a program's output if it is a report, or an empty mapping.
+
+    A line that the policy wrote is not a report: a program may end by printing the policy's answer."""
+    last = (output.strip().splitlines() or [""])[-1].strip()
+    if any(last in str(turn.message.get("content") or "") for turn in session.episode_turns):
+        return {}
     try:
         report = json.loads(last)
     except (ValueError, RecursionError):

@@ -96,7 +96,7 @@ class FunctionAgent:
             value = await self._function(task, self._with_endpoint(session))
         except (InfrastructureError, RewardError, UsageError):
             raise
-        except Exception as error:  # noqa: BLE001 (user code may raise anything; it ends its episode only)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (user code may raise anything; it ends its episode only)
             return ended_by(error, session, f"{self.__name__} raised {error!r}")
         turn_ids = [turn.id for turn in session.episode_turns if turn.learns]
         source = f"Agent {self.__name__!r} in session {session.id}: its"

@@ -25,7 +25,7 @@ from sparring.errors import (
     ServiceError,
     UsageError,
 )
-from sparring.rewards.reports import check_report, read_report
+from sparring.rewards.reports import read_report
 from sparring.runtime.clock import SYSTEM_CLOCK, Clock
 from sparring.runtime.connections import Client
 from sparring.sessions import AnySession
@@ -35,6 +35,8 @@ _CONNECT_SECONDS = 10.0
 _GRACE_SECONDS = 2.0
 """Seconds to wait for an agent's answer after its report, since the answer may contain metrics."""
 _LONGEST_PAUSE_SECONDS = 30.0
+_UNDER_WAY = frozenset({"processing", "accepted", "running", "started", "pending", "queued"})
+"""Values of `status` in an answer that only confirms that the agent has started."""
 _OUTAGES = frozenset({429, 502, 503, 504})
 """Statuses of servers and proxies that are down or overloaded. The policy's output cannot cause them."""
 
@@ -297,7 +299,7 @@ class HttpAgent:
                         return AgentResult.of_report(report.handed_over, None)
                 reward = await reporting
             await asyncio.wait({pushing}, timeout=_GRACE_SECONDS)
-            answer = _answer_of(pushing)
+            answer = pushing.result() if pushing.done() and pushing.exception() is None else Answer()
         except TimeoutError as error:
             is_cut_short = limit_met(session.failure) is not None
             raise self._overdue(report, has_begun=pushing.done() and not is_cut_short) from error
@@ -337,11 +339,10 @@ class HttpAgent:
                 f"The agent at {self._url} refused the episode: it answered {response.status_code}: {response.text[:200]}"
             )
         try:
-            answer = read_answer(json.loads(response.content))
+            answer = read_answer(json.loads(response.content), source=f"The answer of the agent at {self._url}")
         except (ValueError, RecursionError):
             return Answer()
-        source = f"The answer of the agent at {self._url}"
-        return replace(answer, handed_over=check_report(answer.handed_over, source=source))
+        return answer if response.status_code != 202 else replace(answer, is_under_way=True)
 
     def _invocation(self, task: Task, sampling: Sampling, episode_endpoint: ReportedEndpoint) -> bytes:
         endpoint = self._endpoint or episode_endpoint.endpoint
@@ -422,15 +423,18 @@ class Answer:
     components: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     handed_over: AgentReport = field(default_factory=AgentReport)
+    is_under_way: bool = False
+    """Whether the answer states that the agent is still running."""
 
     @property
     def hands_over(self) -> bool:
-        """Whether the answer contains a final state, transitions or artifacts."""
+        """Whether the answer ends the episode by handing over a final state, transitions or artifacts."""
         report = self.handed_over
-        return report.final_state is not None or bool(report.transitions or report.artifacts)
+        has_part = report.final_state is not None or bool(report.transitions or report.artifacts)
+        return has_part and not self.is_under_way
 
 
-def read_answer(answer: Json) -> Answer:
+def read_answer(answer: Json, *, source: str = "The agent's answer") -> Answer:
     """Parse an agent's answer, including MTRL's `status: error`, a forwarder's `errorType`, and the toolkit's `status_code` and
     `rewards`."""
     if not isinstance(answer, dict):
@@ -445,7 +449,8 @@ def read_answer(answer: Json) -> Answer:
         reward=_as_floats(answer.get("reward", answer.get("rewards"))),
         components=_numbers(answer.get("components")),
         metrics=_numbers(answer.get("metrics")),
-        handed_over=read_report(answer),
+        handed_over=read_report(answer, source=source),
+        is_under_way=str(answer.get("status")).lower() in _UNDER_WAY,
     )
 
 
@@ -468,14 +473,6 @@ def _as_floats(value: Json) -> Json:
         return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
     except OverflowError:
         return math.inf
-
-
-def _answer_of(pushing: asyncio.Future[Answer]) -> Answer:
-    """Return the answer, or an empty one if there is none. Raises RewardError if the answer hands over something invalid."""
-    failure = pushing.exception() if pushing.done() else None
-    if isinstance(failure, RewardError):
-        raise failure
-    return pushing.result() if pushing.done() and failure is None else Answer()
 
 
 def _take(answer: Answer, report: ReportLike) -> None:

@@ -72,7 +72,7 @@ def overtime(timeout_seconds: float) -> float:
     return min(60.0, max(1.0, timeout_seconds))
 
 
-def limit_met(failure: Exception | None) -> AgentResult | None:
+def limit_met(failure: BaseException | None) -> AgentResult | None:
     """Return the result of an episode that failed because a turn reached a limit of the policy, or None for any other
     failure. Raises a ClientError unchanged, because how an agent reacts to a refused request is not evidence about the
     policy."""
@@ -125,7 +125,7 @@ def within_budget(played: AgentResult, failure: Exception | None) -> AgentResult
     return replace(played, outcome=limit.outcome, error=limit.error)
 
 
-def ended_by(error: Exception | None, session: object, problem: str) -> AgentResult:
+def ended_by(error: BaseException | None, session: object, problem: str) -> AgentResult:
     """Return the result of an agent that failed. If a turn reached a limit, that limit is the outcome, since the agent
     sees the limit only as an error of its HTTP client. Raises the session's InfrastructureError or ClientError if there
     is one."""

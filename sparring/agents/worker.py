@@ -183,10 +183,10 @@ class Worker:
                 await self._report(invocation, "complete", {"status": "failed", "error": error})
             return error if answer.is_outage else ""
         report = answer.handed_over
-        handed_over = {
+        handed_over: dict[str, Json] = {
             "final_state": report.final_state,
-            "transitions": report.transitions or None,
-            "artifacts": report.artifacts or None,
+            "transitions": [dict(one) for one in report.transitions] or None,
+            "artifacts": dict(report.artifacts) or None,
         }
         if answer.reward is not None:
             parts = {"components": dict(answer.components), "metrics": dict(answer.metrics)}
@@ -210,7 +210,9 @@ class Worker:
         while True:
             try:
                 response = await self._client.post(
-                    f"{self._endpoint}/v1/{path}", content=json.dumps(body), headers=headers or self._headers
+                    f"{self._endpoint}/v1/{path}",
+                    content=json.dumps(body, ensure_ascii=False).encode(),
+                    headers=headers or self._headers,
                 )
                 if response.status_code < 500:
                     return response

@@ -32,7 +32,7 @@ FEATURES = {
     "tensorboard": "event files for TensorBoard (tracking.tensorboard)",
     "wandb": "logs to Weights & Biases (tracking.wandb)",
     "frames": "data frames of runs in Python",
-    "prometheus": "metrics for Prometheus (tracking.prometheus_port)",
+    "prometheus": "metrics for Prometheus (tracking.prometheus_address)",
     "cluster": "starts engines, learners and workers on a Ray cluster ([launch])",
 }
 """What each extra of the package is for."""
@@ -174,7 +174,12 @@ def _gpu() -> Part:
     purpose, program = "computes on NVIDIA GPUs", shutil.which("nvidia-smi")
     if program is None:
         return Part(name="gpu", state="missing", purpose=purpose, found="no NVIDIA driver")
-    listed = subprocess.run([program, "--list-gpus"], capture_output=True, text=True, timeout=60, check=False).stdout
+    try:
+        listed = subprocess.run(
+            [program, "--list-gpus"], capture_output=True, text=True, timeout=10, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return Part(name="gpu", state="missing", purpose=purpose, found="the driver does not answer (nvidia-smi)")
     names = [line.partition(" (UUID")[0] for line in listed.splitlines() if line.startswith("GPU")]
     try:
         torch = importlib.metadata.version("torch")

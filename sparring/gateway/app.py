@@ -4,6 +4,7 @@ the dialect."""
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from sparring.gateway.request import CONVERSATION, ApiError, Asked, Dialect, Hea
 from sparring.gateway.runtime import REPORTS, SAMPLES, AwsError, ReportRoute, trajectory_id
 from sparring.gateway.sending import api_error, hung_up, send_stream, send_whole
 from sparring.gateway.versions import VERSIONS, VersionChange, Versions
+from sparring.rewards.reports import is_handed_over, to_plain
 from sparring.runtime.logs import get_logger
 from sparring.sessions import AnySession
 from sparring.sessions.refusals import MOST_REASONS
@@ -200,7 +202,7 @@ def _report_app(route: ReportRoute, endpoints: Endpoints, max_body_bytes: int) -
     """Return the endpoint of one kind of report on an episode."""
 
     async def report(request: Request, _send: Send) -> Response:
-        content = route.read(_decoded(await _body(request, max_body_bytes)), request.headers)
+        content = route.read(_decoded_report(await _body(request, max_body_bytes)), request.headers)
         content.tell(endpoints.report(route.key(content) or _opening_key(request, _headers(request), endpoints)))
         return JSONResponse({})
 
@@ -404,6 +406,22 @@ async def _body(request: Request, max_bytes: int) -> bytes:
                 413, f"The body is larger than {max_bytes} bytes; shorten the messages.", code="body_too_large"
             )
     return bytes(body)
+
+
+def _decoded_report(body: bytes) -> Json:
+    """Parse a report. Raises ApiError 400, in the same cases as `_decoded`, except for what the agent hands over: it may
+    contain what the policy wrote, so numbers that are not finite, lone surrogates and deep nesting are replaced there."""
+    try:
+        return _decoded(body)
+    except ApiError:
+        try:
+            content = json.loads(body)
+        except (ValueError, RecursionError):
+            content = None
+        if not isinstance(content, dict):
+            raise
+        parts = {key: to_plain(value) for key, value in content.items() if is_handed_over(key)}
+        return _decoded(json.dumps({**content, **parts}).encode())
 
 
 def _decoded(body: bytes) -> Json:

@@ -21,7 +21,7 @@ from sparring.gateway.dialects import ChatCompletions
 from sparring.gateway.dialects.validation import body_schema, refusal
 from sparring.gateway.report import EpisodeReport, Status
 from sparring.gateway.request import ApiError, Asked, Dialect, Head, Part
-from sparring.rewards.reports import check_report
+from sparring.rewards.reports import read_report
 from sparring.types import AgentReport, Json, Turn
 
 TRAJECTORY_ID = "x-amzn-sagemaker-trajectory-id"
@@ -128,36 +128,22 @@ _Text: TypeAlias = Annotated[str, pydantic.Field(max_length=10_000)]
 """A string of limited length. It must not contain lone surrogates, because the ledger cannot store them."""
 
 
-class _Transition(pydantic.BaseModel):
-    """An executed tool call. It may have more fields."""
-
-    model_config = pydantic.ConfigDict(strict=True, extra="allow")
-
-    tool: str
-    error: str | None = None
-
-
 class _Body(pydantic.BaseModel):
     """A body in which unknown fields are rejected, so that no value is lost silently."""
 
     model_config = pydantic.ConfigDict(strict=True, extra="forbid")
 
     client_token: _Name | None = None
-    final_state: pydantic.JsonValue = None
-    transitions: list[_Transition] | None = None
-    artifacts: dict[_Name, str] | None = None
+    final_state: Json = None
+    transitions: Json = None
+    artifacts: Json = None
 
     @property
     def handed_over(self) -> AgentReport | None:
-        """The parts that are not about the reward or the status, or None if there are none."""
-        if self.final_state is None and not self.transitions and not self.artifacts:
-            return None
-        report = AgentReport(
-            final_state=self.final_state,
-            transitions=[one.model_dump() for one in self.transitions or ()],
-            artifacts=self.artifacts or {},
-        )
-        return check_report(report, source="The report of the agent")
+        """The parts of the report that are not about the reward or the status, or None if there are none."""
+        parts = {"final_state": self.final_state, "transitions": self.transitions, "artifacts": self.artifacts}
+        is_empty = all(part is None for part in parts.values())
+        return None if is_empty else read_report(parts, source="The report of the agent")
 
 
 class Completion(_Body):

@@ -59,7 +59,7 @@ def _base_name(base: Mapping[str, Any]) -> str:
 def _license(manifest: Mapping[str, Any]) -> str:
     given = manifest["license"]
     if given:
-        return f"{given}{', as the base model' if given == manifest['base'].get('license') else ''}"
+        return f"{' '.join(given.split())}{', as the base model' if given == manifest['base'].get('license') else ''}"
     return (
         "not stated; the license of the base model applies to what is derived from it (`sparring export --license ID`)"
     )
@@ -76,7 +76,7 @@ def _verdict(verdict: Mapping[str, Any]) -> Iterator[str]:
     strongest = {
         one["control"] for one in verdict["against"] if one["difference"] == verdict["against"][0]["difference"]
     }
-    yield from ("| policy | split | temperature | tasks | success (95 %) | score (95 %) |")
+    yield "| policy | split | temperature | tasks | success (95 %) | score (95 %) |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for row in verdict["policies"]:
         name = f"**{row['name']}**" if row is verdict["policies"][-1] else row["name"]

@@ -52,7 +52,7 @@ def describe_origin(folder: RunFolder, checkpoint: Path, policy: Policy, weights
     template = str(policy.tokenizer.chat_template)
     return {
         "created": time.time(),
-        "run": str(folder.path.absolute()),
+        "run": folder.path.absolute().name,
         "seed": folder.config().run.seed,
         "step": int(checkpoint.name) if checkpoint.name.isdigit() else 0,
         "checkpoint": checkpoint.name,

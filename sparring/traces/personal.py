@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 
+from sparring.runtime.secret_texts import find_secret
 from sparring.traces.conversation import Conversation
 
 _PATTERNS = {
@@ -23,6 +24,7 @@ def count_personal_data(conversations: Sequence[Conversation]) -> dict[str, int]
     """Return the number of conversations that contain each kind of personal data, without the kinds that none has."""
     texts = [json.dumps(list(one.messages), ensure_ascii=False) for one in conversations]
     counts = {kind: sum(bool(pattern.search(text)) for text in texts) for kind, pattern in _PATTERNS.items()}
+    counts["keys or passwords"] = sum(find_secret(text) is not None for text in texts)
     counts["card numbers"] = sum(any(map(_passes_luhn, _CARD.findall(text))) for text in texts)
     return {kind: count for kind, count in counts.items() if count}
 

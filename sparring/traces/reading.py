@@ -140,7 +140,7 @@ def _fragment(row: Any, where: str, marking: Marking) -> tuple[str, _Fragment]:
         keys = ", ".join(map(repr, list(row)[:8])) or "no key"
         raise DataError(f"{where}: a row with {keys} has no known format; give {FORMATS}.")
     if isinstance(row.get("task"), Mapping) and "turns" in row:
-        tools = row["task"].get("fields", {}).get("tools")
+        tools = (row["task"].get("fields") or {}).get("tools")
         return "recording", _Fragment(where=where, messages=row["messages"], tools=tools, is_good=mark)
     return "messages", _Fragment(where=where, messages=row["messages"], tools=row.get("tools"), is_good=mark, id=id)
 
@@ -220,6 +220,6 @@ def _decoded(value: Any) -> Any:
     if isinstance(value, str) and value[:1] in "{[":
         try:
             return json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return value
     return value

@@ -196,7 +196,7 @@ def _attributes(raw: Any) -> dict[str, Json]:
 
 def _otlp_value(value: Mapping[str, Any]) -> Json:
     """Return a value of OTLP/JSON (https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding)."""
-    [(kind, inner)] = value.items()
+    kind, inner = next(iter(value.items()), ("unset", None))
     match kind:
         case "arrayValue":
             return [_otlp_value(one) for one in inner.get("values", ())]
@@ -222,6 +222,6 @@ def _decoded(value: Any) -> Any:
     if isinstance(value, str) and value[:1] in '{["':
         try:
             return json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return value
     return value

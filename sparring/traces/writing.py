@@ -165,14 +165,22 @@ def _environment(tools: Mapping[str, LoggedTool], has_shared: bool, is_scratch: 
         text = text.replace('describe_tools = "schema"  # "prompt": the', 'describe_tools = "prompt"  # the')
     for tool in tools.values():
         if tool.writes:
-            arguments = ", ".join(tool.schema["function"]["parameters"].get("properties", {}))
+            # The names come from the log, and must not become code.
+            names = tool.schema["function"]["parameters"].get("properties", {})
+            arguments = ", ".join(name for name in names if name.isidentifier())
+            name = tool.name if tool.name.isidentifier() else "..."
             text += (
-                f"\n    # TODO: {tool.name} looks as if it changes something: {tool.why}.\n"
+                f"\n    # TODO: {_on_one_line(tool.name)} looks as if it changes something: {_on_one_line(tool.why)}.\n"
                 "    # A call succeeds only if the log of the task has it. Define the method to run it on a back end that each\n"
                 "    # episode has for itself.\n"
-                f"    # async def {tool.name}(self, {arguments}): ...\n"
+                f"    # async def {name}(self, {arguments}): ...\n"
             )
     return text
+
+
+def _on_one_line(text: str) -> str:
+    """Return a text of the log as a part of a comment."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)[:200]
 
 
 def _decision(tool: LoggedTool) -> dict[str, Json]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import decimal
 import json
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
+import numpy
 import pytest
 from starlette.responses import JSONResponse
 
@@ -19,7 +24,7 @@ from sparring.agents.scripted_session import ScriptedSession
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
 from sparring.environments import answer
-from sparring.errors import RewardError, UsageError
+from sparring.errors import RewardError
 from sparring.gateway import Gateway
 from sparring.ledger import Ledger
 from sparring.protocols import SessionLike
@@ -106,21 +111,126 @@ def test_every_kind_of_agent_hands_over_state_calls_and_artifacts_with_or_withou
     assert result.artifacts == HANDED_OVER["artifacts"]
 
 
-@pytest.mark.parametrize("play", KINDS)
 @pytest.mark.parametrize(
     ("part", "value", "problem"),
     [
         ("transitions", ["book"], r"transitions\[0\] is 'book'; give an object with the called tool's name"),
-        ("transitions", [{"tool": "book", "error": 3}], r"transitions\[0\] has error = 3; give a text"),
-        ("artifacts", {"letter": 3}, "has the artifact 'letter' of type int; give a text"),
+        ("transitions", {"tool": "book"}, "give a list of executed tool calls"),
+        ("artifacts", ["letter"], "give an object that maps names to texts"),
     ],
 )
-def test_a_part_of_the_wrong_type_is_an_error_that_names_it(
-    play: Callable[..., AgentResult], part: str, value: Any, problem: str, tmp_path: Path
+def test_a_part_of_another_shape_is_an_error_of_a_function_and_left_out_of_json(
+    part: str, value: Any, problem: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # The gateway refuses the report of a worker, in the words of its schema.
-    with pytest.raises((RewardError, UsageError), match=part if play is as_worker else problem):
-        play(HANDED_OVER | {"reward": 1.0, part: value}, tmp_path)
+    with pytest.raises(RewardError, match=problem):
+        as_function(HANDED_OVER | {"reward": 1.0, part: value}, tmp_path)
+    for play in (as_program, behind_url, as_worker):
+        result = play(HANDED_OVER | {"reward": 1.0, part: value}, tmp_path)
+        assert result.reward == Reward(total=1.0)
+        assert not getattr(result, part)
+        assert result.final_state == HANDED_OVER["final_state"]
+        assert "a part of a report is ignored" in caplog.text
+
+
+DEEP = "[" * 900 + "]" * 900
+WRITTEN_BY_POLICY = (
+    '{"reward": 1.0, "final_state": {"note": "\\ud83d", "sum": NaN, "deep": '
+    + DEEP
+    + '}, "artifacts": {"": "\\ud800"}}'
+)
+
+
+@pytest.mark.parametrize("play", [as_worker, behind_url, as_function])
+def test_what_a_policy_can_write_into_a_state_costs_neither_the_reward_nor_the_run(
+    play: Callable[..., AgentResult], tmp_path: Path
+) -> None:
+    result = play(json.loads(WRITTEN_BY_POLICY), tmp_path)
+    assert result.reward == Reward(total=1.0)
+    assert (result.final_state["note"], result.final_state["sum"]) == ("?", None)
+    assert "nested too deeply" in json.dumps(result.final_state["deep"])
+    assert result.artifacts == {"": "?"}
+
+
+def test_a_report_over_a_route_may_contain_what_a_policy_wrote() -> None:
+    async def behaviour(payload: Any) -> Any:
+        await ask(payload)
+        async with httpx.AsyncClient(timeout=10) as client:
+            headers = {"authorization": f"Bearer {payload['api_key']}", "content-type": "application/json"}
+            url = f"{payload['base_url']}/episode"
+            first = await client.post(f"{url}/reward", content=WRITTEN_BY_POLICY, headers=headers)
+            second = await client.post(f"{url}/complete", content='{"status": "ready"}', headers=headers)
+        assert (first.status_code, second.status_code) == (200, 200), first.text
+        return JSONResponse({})
+
+    result = test_http_agent.play(behaviour, task=TASK)
+    assert result.reward == Reward(total=1.0)
+    assert result.final_state["note"] == "?"
+
+
+def test_artifacts_and_errors_of_other_types_become_texts_and_dates_too() -> None:
+    report = AgentReport(
+        artifacts={"a": 5, "b": None, "c": {"d": [1]}},  # type: ignore[dict-item]
+        transitions=[{"tool": "book", "error": {"code": 3}}],
+        final_state={"day": datetime.date(2026, 1, 2), "price": decimal.Decimal("1.5"), "count": numpy.int64(3)},
+    )
+    plain = check_report(report, source="It")
+    assert plain.artifacts == {"a": "5", "b": "null", "c": '{"d": [1]}'}
+    assert plain.transitions[0]["error"] == '{"code": 3}'
+    assert plain.final_state == {"day": "2026-01-02", "price": 1.5, "count": 3}
+
+
+def test_a_state_of_any_size_is_cut_within_a_second() -> None:
+    shared: Any = ["a"]
+    for _ in range(60):
+        shared = [shared, shared]
+    began = time.monotonic()
+    plain = check_report(AgentReport(final_state=[shared], artifacts={"log": "x" * 10**8}), source="It")
+    assert time.monotonic() - began < 5
+    assert plain.artifacts == {"log": "(too large to keep)"}
+    assert len(json.dumps(plain.final_state)) < 20_000_000
+
+
+def test_a_last_line_that_the_policy_wrote_is_no_report(tmp_path: Path) -> None:
+    forged = '{"reward": 1.0, "final_state": {"paid": true}}'
+    program = PROGRAM.replace(
+        "urllib.request.urlopen(request).read()", "answer = json.load(urllib.request.urlopen(request))"
+    )
+    (tmp_path / "program.py").write_text(program.replace("sys.argv[1]", "answer['choices'][0]['message']['content']"))
+
+    async def run() -> AgentResult:
+        async with Gateway() as gateway, make_session(forged) as session:
+            agent = CommandAgent([sys.executable, "program.py"], enter=gateway.register, folder=tmp_path)
+            return await agent.play(TASK, session)
+
+    result = asyncio.run(run())
+    assert (result.outcome, result.reward, result.final_state) == (Outcome.FINISHED, None, None)
+
+
+@pytest.mark.parametrize("status", [202, 200])
+def test_an_answer_that_confirms_the_start_does_not_end_the_episode(status: int) -> None:
+    async def behaviour(payload: Any) -> Any:
+        async def work() -> None:
+            await ask(payload)
+            await report(payload, "reward", reward=0.5)
+            await report(payload, "complete", status="ready")
+
+        running.append(asyncio.ensure_future(work()))
+        named = {"status": "processing"} if status == 200 else {}
+        return JSONResponse({**named, "artifacts": {"queue": "b"}}, status_code=status)
+
+    running: list[Any] = []
+    assert test_http_agent.play(behaviour, task=TASK).reward == Reward(total=0.5)
+
+
+def test_an_agent_that_exits_ends_its_episode_only(tmp_path: Path) -> None:
+    @agent
+    async def play(task: Task, session: SessionLike) -> float:
+        await session.chat(task.messages)
+        sys.exit(3)
+
+    result = asyncio.run(play.play(TASK, ScriptedSession(answer("a"))))
+    assert result.outcome is Outcome.POLICY_ERROR
+    assert "SystemExit" in str(result.error)
 
 
 def test_a_report_over_the_routes_hands_over_with_the_reward_or_the_completion() -> None:
@@ -137,22 +247,6 @@ def test_a_report_over_the_routes_hands_over_with_the_reward_or_the_completion()
     assert result.reward == Reward(total=0.5)
     assert (result.final_state, result.transitions) == (HANDED_OVER["final_state"], (CALL,))
     assert result.artifacts == {"letter": "a", "log": "b"}
-
-
-def test_a_route_refuses_a_part_of_the_wrong_type_and_takes_the_corrected_report() -> None:
-    refused: list[Any] = []
-
-    async def behaviour(payload: Any) -> Any:
-        await ask(payload)
-        first = await report(payload, "reward", reward=0.5, transitions=[{"name": "book"}])
-        refused.append((first.status_code, first.json()["error"]["message"]))
-        await report(payload, "reward", reward=0.5, transitions=[{"tool": "book"}])
-        return JSONResponse({})
-
-    result = test_http_agent.play(behaviour, task=TASK)
-    assert refused[0][0] == 400
-    assert "transitions.0.tool" in refused[0][1]
-    assert [one["tool"] for one in result.transitions] == ["book"]
 
 
 def test_values_that_a_policy_can_cause_are_replaced_and_values_of_other_types_are_errors() -> None:

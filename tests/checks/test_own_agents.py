@@ -78,6 +78,27 @@ def test_the_clean_agent_is_not_accused() -> None:
     assert [one for verdict in verdicts for one in verdict["findings"]] == []
 
 
+EXAMPLE = [
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "x", "type": "function", "function": {"name": "find", "arguments": "[1]"}}],
+    },
+    {"role": "tool", "tool_call_id": "x", "content": "B31"},
+]
+
+
+def test_an_example_in_the_prompt_with_odd_arguments_is_no_defect(tmp_path: Path) -> None:
+    folder = shutil.copytree(DESK, tmp_path / "desk", ignore=shutil.ignore_patterns("__pycache__"))
+    source = (folder / "agent.py").read_text("utf-8")
+    assert "*task.messages]" in source
+    (folder / "agent.py").write_text(source.replace("*task.messages]", f"*{EXAMPLE!r}, *task.messages]"), "utf-8")
+    rules = ("agent.runs", "agent.same_twice", "agent.tools")
+    verdicts = run_rules([{"folder": str(folder), "rule": rule, "options": {}} for rule in rules])
+    assert {one["state"] for one in verdicts} == {"decided"}, verdicts
+    assert [one for verdict in verdicts for one in verdict["findings"] if one["severity"] != "note"] == []
+
+
 def test_the_documented_agent_is_clean_and_its_scorer_sees_the_state(tmp_path: Path) -> None:
     page = (DESK.parents[3] / "docs" / "agents.md").read_text("utf-8")
     (source,) = re.findall(r"<!-- example: handed_over/agent.py -->\n```python\n(.*?)```", page, re.DOTALL)

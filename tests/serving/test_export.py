@@ -122,6 +122,7 @@ def test_the_card_states_the_verdict_the_strongest_control_and_only_if_it_is_abo
     card = (export(evaluated, tmp_path / "newest", license_id="mit") / "README.md").read_text()
     assert 'license: "mit"\n' in card
     assert f"**{claim}**" in card
+    assert "\n| policy | split | temperature | tasks | success (95 %) | score (95 %) |\n| --- |" in card
     assert re.search(r"(?m)^\| base \(strongest control\) \| held_out \| .* x .* \[", card)
     assert re.search(r"(?m)^\| \*\*tuned\*\* \| held_out ", card)
     assert (tmp_path / "newest" / "recipe.toml").read_text() == recipe.read_text()

@@ -18,6 +18,7 @@ from sparring.cli import app
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.gateway.app import create_app
 from sparring.gateway.server import Listener
+from sparring.runtime.plugins import load_object
 from sparring.serving.record import Recording
 from tests.traces.desk import Desk, as_pairs, as_spans, conversations
 
@@ -228,3 +229,37 @@ def test_the_environment_that_answers_from_the_log_agrees_with_the_desk(tmp_path
     ]
     assert len(rows) > 300
     assert all(row["result"] == Desk().answer(row["tool"], row["arguments"]) for row in rows)
+
+
+def test_names_of_a_log_do_not_become_code(tmp_path: Path) -> None:
+    evil = "x): pass\n    import pathlib; pathlib.Path('ran').touch()\n    #"
+    call = {
+        "id": "a",
+        "type": "function",
+        "function": {"name": "create_it\n    boom()", "arguments": json.dumps({evil: "1"})},
+    }
+    row = [
+        {"role": "user", "content": "please"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "ok"},
+        {"role": "assistant", "content": "done"},
+    ]
+    log = write_lines(tmp_path / "log.jsonl", [*([{"messages": row}] * 2), *conversations(20)])
+    CliRunner().invoke(app, ["init", str(tmp_path / "desk"), "--from-traces", str(log), "--model", "scratch"])
+    source = tmp_path / "desk" / "environment.py"
+    if source.exists():  # otherwise the log was refused
+        written = source.read_text("utf-8").splitlines()
+        assert [
+            line
+            for line in written
+            if ("pathlib.Path('ran')" in line or "boom()" in line) and not line.lstrip().startswith("#")
+        ] == []
+
+
+def test_the_reward_distinguishes_long_numbers_and_ignores_zeros_after_the_point(tmp_path: Path) -> None:
+    made(write_lines(tmp_path / "log.jsonl", conversations(40)), tmp_path / "desk", "--model", "scratch")
+    reward = load_object("reward:agrees", folder=tmp_path / "desk")
+    text = "Your refund for order {} has been issued just now, and {} euros arrive tomorrow."
+    logged = text.format("1234567890123", "1200.50")
+    assert reward(text.format("1234567890123", "1,200.5"), logged, "hi")
+    assert not reward(text.format("1234567890124", "1200.50"), logged, "hi")

@@ -18,7 +18,7 @@ from sparring.checks.evidence.subject import GradingFailedError, Subject, write_
 from sparring.checks.evidence.user_source import OwnCode
 from sparring.checks.evidence.wire_policies import make_explorer
 from sparring.checks.running.time_budget import UndecidedError
-from sparring.errors import InfrastructureError, RewardError, ServiceError, SparringError, UsageError
+from sparring.errors import ClientError, InfrastructureError, RewardError, ServiceError, SparringError, UsageError
 from sparring.protocols import DeltaCallback
 from sparring.rollouts import Agent
 from sparring.runtime.plugins import load_object
@@ -100,6 +100,8 @@ class _WirePolicy:
 
     def __init__(self, policy: ScriptedPolicy, task: Task) -> None:
         self.requests: list[MessageRequest] = []
+        self.error: Exception | None = None
+        """The error of the script itself, which is not the agent's."""
         self._policy, self._task = policy, task
 
     @property
@@ -116,7 +118,11 @@ class _WirePolicy:
         turn = len(self.requests)
         self.requests.append(replace(request, messages=copy.deepcopy(request.messages)))
         asked = Asked(task=self._task, messages=request.messages, tools=request.tools, turn=turn)
-        message = {"role": "assistant", "content": "", **copy.deepcopy(dict(self._policy.act(asked)))}  # type: ignore[arg-type]
+        try:
+            written = copy.deepcopy(dict(self._policy.act(asked)))  # type: ignore[arg-type]
+        except Exception as error:  # noqa: BLE001 (what an agent sends may be anything)
+            self.error, written = error, {}
+        message = {"role": "assistant", "content": "", **written}
         if on_delta is not None and message["content"]:
             on_delta({"content": message["content"]})
         return MessageAnswer(message=message, stop_reason=StopReason.STOP)
@@ -135,7 +141,8 @@ class OwnAgent:
         play, _ = load_agent(config, subject.folder, lambda _: None)
         assert play is not None, "the rule needs an agent"
         self._play: Agent = play
-        self.name = f"{config.agent.kind} {getattr(config.agent, str(config.agent.kind))!r}"
+        given = getattr(config.agent, str(config.agent.kind))
+        self.name = f"{config.agent.kind} {given if isinstance(given, str) else ' '.join(given)!r}"
         self._limits = EpisodeLimits(max_turns=min(config.agent.max_turns or MOST_TURNS, MOST_TURNS))
         self._sampling = Sampling(
             temperature=config.sampling.temperature, max_tokens=config.sampling.sampling_max_tokens
@@ -195,8 +202,10 @@ class OwnAgent:
                 result = await self._result(task, session)
             except ServiceError as error:
                 raise UndecidedError(str(error)) from error
-            except (InfrastructureError, RewardError, UsageError) as error:
+            except (ClientError, InfrastructureError, RewardError, UsageError) as error:
                 failure = str(error)
+        if engine.error is not None:
+            raise UndecidedError(f"the scripted policy cannot read what the agent sends: {engine.error!r}")
         trajectory, ungraded = await self._graded(_as_trajectory(task, session, result), result)
         return OwnEpisode(
             policy=policy.name,
@@ -270,12 +279,14 @@ async def list_conversations(subject: Subject) -> list[OwnEpisode]:
     if subject.lacks("agent") is None:
         return await explore_all(subject)
     rows = subject.user_inputs.production or ()
-    return [_recorded(index, row) for index, row in enumerate(rows) if row.get("messages")]
+    return [_recorded(index, row) for index, row in enumerate(rows) if isinstance(row.get("messages"), list)]
 
 
 def _recorded(index: int, row: Mapping[str, Json]) -> OwnEpisode:
     """Return a recorded conversation as an episode, with a request before each of its answers."""
-    messages, tools = tuple(row["messages"]), tuple(row.get("tools") or ())
+    messages = tuple(one for one in row["messages"] if isinstance(one, Mapping))
+    given = row.get("tools") if isinstance(row.get("tools"), list) else []
+    tools = tuple(one if "function" in one else {"type": "function", "function": one} for one in given if _is_tool(one))
     name = str(row.get("id", f"recorded conversation {index + 1}"))
     requests = tuple(
         MessageRequest(session_id=name, messages=messages[:place], tools=tools, sampling=Sampling())
@@ -303,12 +314,17 @@ def _recorded(index: int, row: Mapping[str, Json]) -> OwnEpisode:
     )
 
 
+def _is_tool(given: Json) -> bool:
+    return isinstance(given, Mapping) and ("name" in given or "name" in (given.get("function") or {}))
+
+
 def calls_of(request: MessageRequest, answered: Iterable[Message] = ()) -> dict[str, Mapping[str, Json]]:
     """Return the policy's calls in the messages of a request, by call id."""
     found: dict[str, Mapping[str, Json]] = {}
     for message in (*request.messages, *answered):
         for call in message.get("tool_calls") or () if message.get("role") == "assistant" else ():
-            found[str(call.get("id"))] = call["function"]
+            if isinstance(call.get("function"), Mapping) and "name" in call["function"]:
+                found[str(call.get("id"))] = {"arguments": "{}", **call["function"]}
     return found
 
 

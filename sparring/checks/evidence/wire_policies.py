@@ -141,7 +141,10 @@ def _list_arguments(
     """Yield arguments that the schema permits, the likeliest first: those that have worked, values of the task's fields with
     the same name, words of the conversation, and then arbitrary values."""
     schema: Mapping[str, Json] = tool["function"].get("parameters") or {}
-    properties: Mapping[str, Mapping[str, Json]] = schema.get("properties") or {}
+    given = schema.get("properties") or {}
+    properties = {
+        name: one if isinstance(one, Mapping) else {} for name, one in given.items()
+    }  # `true` permits everything
     required = list(schema.get("required") or properties)
     if not required:
         yield {}

@@ -41,7 +41,7 @@ async def runs(subject: Subject) -> Iterable[Finding]:
     failed = [one for one in episodes if one.is_failure_of_agent]
     if failed:
         first = failed[0]
-        hangs = _HANGS in str(first.failure)
+        hangs = _HANGS in str(first.failure) and get_own_agent(subject).code is not None
         change = (
             "Do not block in an async function: use AsyncOpenAI or asyncio.to_thread, and give every wait a time limit."
             if hangs

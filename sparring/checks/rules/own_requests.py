@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import os
 import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ from sparring.checks.evidence.wire_policies import FAILED
 from sparring.checks.rules.own_agent import AGAIN
 from sparring.findings import Finding, Severity
 from sparring.runtime.missing_parts import names_in
-from sparring.runtime.redaction import MASK, mask_secrets
+from sparring.runtime.secret_texts import find_secret
 from sparring.types import Json, MessageRequest
 
 _REFUSALS = re.compile(
@@ -38,17 +37,6 @@ _REFUSALS = re.compile(
 _REFUSED = re.compile(r"""error\b|\{?["']?error["']?\s*[:=]\s*[^\snf]""", re.IGNORECASE)
 """How a result begins that reports an error: `error: ...`, or an object with an `error` that is not null or false."""
 _MANY_CALLS = 6
-_SECRETS: Mapping[str, re.Pattern[str]] = {
-    "an API key": re.compile(r"\b(sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|xox[abprs]-[\w-]{10,}|"
-                             r"AIza[\w-]{35}|AKIA[0-9A-Z]{16}|hf_[A-Za-z0-9]{20,}|glpat-[\w-]{16,})"),
-    "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
-    "a JSON web token": re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}"),
-    "a password": re.compile(
-        r"\b(?:pass(?:word|wd|phrase)?|pwd|secret|api[ _-]?key|access[ _-]?token|auth[ _-]?token)\b"
-        r"[\"']?\s*(?:is\b|[:=])\s*[\"']?"
-        r"(?=\S*[\d!#$%&*+/=?@^~_-])(\S{6,})", re.IGNORECASE),
-    "a password in an address": re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s/:@]+:[^\s/:@]+@"),
-}  # fmt: skip
 _BYTES_PER_TOKEN = 6.0
 """More bytes of text than a token of common tokenizers has on average, so that the estimate is low."""
 
@@ -242,7 +230,7 @@ async def secrets(subject: Subject) -> Iterable[Finding]:
     """
     for episode in await list_conversations(subject):
         for place, text in episode.texts:
-            what = _secret_in(text)
+            what = find_secret(text)
             if what is not None:
                 return [
                     Finding(
@@ -255,16 +243,6 @@ async def secrets(subject: Subject) -> Iterable[Finding]:
                     )
                 ]
     return []
-
-
-def _secret_in(text: str) -> str | None:
-    # Only long values, because short ones occur in ordinary text.
-    if mask_secrets(text).count(MASK) > text.count(MASK):
-        return "the value of a secret environment variable"
-    values = [value for name, value in os.environ.items() if re.search(r"(^|_)DSN$", name) and len(value) >= 8]
-    if any(value in text for value in values):
-        return "the value of a secret environment variable"
-    return next((what for what, pattern in _SECRETS.items() if pattern.search(text)), None)
 
 
 async def context(subject: Subject) -> Iterable[Finding]:

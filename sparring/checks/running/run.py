@@ -90,6 +90,11 @@ def check_recipe(
     recipe = Path(recipe)
     recipe = recipe / "recipe.toml" if recipe.is_dir() else recipe
     config = load_config(recipe, options.overrides)
+    if "agent" in options.families and not config.agent.is_foreign:
+        raise UsageError(
+            f"{recipe} has an environment, and the checks of --only agent are for agents of your own ([agent]); use "
+            "--only environment."
+        )
     rules = [one for one in selected(options) if one.family != "agent" or config.agent.is_foreign or options.families]
     refuse_unknown_checks(config, recipe)
     total = TOTAL_SECONDS * options.minutes + (MODEL_SECONDS if options.model else 0.0)
@@ -145,7 +150,7 @@ def left_out(checked: Sequence[Checked], minutes: float) -> Iterator[Finding]:
             + (f": {reason}." if reason else "."),
             evidence={"left_out": names, "on_fewer_episodes": cut, "minutes": minutes},
             change=f"Give the check more time, for example with --minutes {max(2, round(minutes * 5))}, or make "
-            f"`reset` faster.",
+            f"episodes start faster.",
             confirm="Run `sparring check` again: no rule is left out.",
         )
 

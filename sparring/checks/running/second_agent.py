@@ -6,6 +6,7 @@ The process reads one JSON request from standard input, and prints the lines of 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import sys
@@ -19,10 +20,17 @@ from sparring.checks.running.time_budget import OutOfTimeError, Timing
 from sparring.config import load_config
 from sparring.types import Json
 
+_LONGEST = 2_000
+
 
 def compared_lines(episode: OwnEpisode) -> list[tuple[str, str]]:
-    """Return what must be the same in every process, as (role, text) lines."""
-    return [*episode.transcript, *episode.handed_over, ("reward", f"{episode.reward}")]
+    """Return what must be the same in every process, as (role, text) lines. A long text is cut, and has its hash."""
+    lines = [*episode.transcript, *episode.handed_over, ("reward", f"{episode.reward}")]
+    return [(role, text if len(text) <= _LONGEST else f"{text[:_LONGEST]} {_hash(text)}") for role, text in lines]
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 async def play_episodes(subject: Subject, task_ids: Sequence[str]) -> dict[str, Json]:

@@ -54,7 +54,7 @@ def values_in(text: str) -> set[str]:
 
 
 def _number(word: str) -> str:
-    return f"{float(word):.12g}" if re.fullmatch(r"\d+(\.\d+)?", word) else word
+    return word.rstrip("0").rstrip(".") if re.fullmatch(r"\d+\.\d+", word) else word
 
 
 def changes_made(episode: Trajectory) -> Counter[str]:
