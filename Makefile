@@ -85,12 +85,13 @@ cluster: .venv/cluster .clients/vllm
 
 # Exported GGUF files in llama.cpp, in an environment of its own below .clients/. pip compiles llama.cpp, which needs a C++
 # compiler and takes 15 minutes on two cores.
-llama-cpp: .venv/dev .clients/llama-cpp
+llama-cpp: .venv/dev .clients/llama-cpp/created
 	SPARRING_TEST_LLAMA_CPP=.clients/llama-cpp $(BIN)/python -m pytest --tier all tests/serving/test_gguf.py
 
-.clients/llama-cpp:
-	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install --quiet --disable-pip-version-check 'llama-cpp-python>=0.3.36,<0.4' || { rm -rf $@; exit 1; }
+.clients/llama-cpp/created:
+	$(PYTHON) -m venv .clients/llama-cpp
+	.clients/llama-cpp/bin/python -m pip install --quiet --disable-pip-version-check 'llama-cpp-python>=0.3.36,<0.4'
+	touch $@
 
 .clients/vllm: .venv/train
 	$(BIN)/sparring install vllm --into $@
