@@ -69,7 +69,7 @@ def measure_job(shape: str, builder: str, runs: str, device: str, settings: Sequ
     ]
     plan = _plan(shape, device, overrides)
     fitting = [] if plan.chosen is None else changes(plan.asked, plan.chosen)
-    print(f"{shape}: the plan changes {', '.join(fitting) or 'nothing'}: {plan.as_json()['lines']}", file=sys.stderr)
+    print(f"{shape}: the plan changes {', '.join(fitting) or 'nothing'}: {plan.as_json()['tables']}", file=sys.stderr)
     run = _train(f"job-{shape}", runs, [*overrides, *fitting])
     peak = max(
         (row["system/memory_device_bytes"] for row in _rows(run) if "system/memory_device_bytes" in row), default=0
