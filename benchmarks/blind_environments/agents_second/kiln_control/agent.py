@@ -88,9 +88,7 @@ async def play(task, session):
                 content = json.dumps(use(tools, call.function, transitions))
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
     state = {"temperature": kiln.temperature, "cracked": kiln.is_cracked, "reply": reply}
-    return AgentReport(
-        reward=float(is_fired(state, task.fields["target"])), final_state=state, transitions=transitions
-    )
+    return AgentReport(reward=float(is_fired(state, task.fields["target"])), final_state=state, transitions=transitions)
 
 
 def use(tools, function, transitions):

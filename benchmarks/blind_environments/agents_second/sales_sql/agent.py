@@ -83,7 +83,9 @@ def main():
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": json.dumps(output, default=str)})
     score = 1.0 if is_right(reply, expected(db, task["id"])) else 0.0
     db.close()
-    print(json.dumps({"reward": score, "final_state": {"reply": reply.strip()}, "transitions": transitions}, default=str))
+    print(
+        json.dumps({"reward": score, "final_state": {"reply": reply.strip()}, "transitions": transitions}, default=str)
+    )
 
 
 def respond(db, function, transitions):

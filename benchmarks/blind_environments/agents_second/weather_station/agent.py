@@ -76,7 +76,9 @@ def main():
 
 def reward(trajectory):
     said = [m.get("content") or "" for m in trajectory.messages if m.get("role") == "assistant"]
-    return float(bool(said) and said[-1].strip().rstrip(".").removesuffix("mm").strip() == trajectory.task.fields["answer"])
+    return float(
+        bool(said) and said[-1].strip().rstrip(".").removesuffix("mm").strip() == trajectory.task.fields["answer"]
+    )
 
 
 if __name__ == "__main__":
