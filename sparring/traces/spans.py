@@ -196,7 +196,9 @@ def _attributes(raw: Any) -> dict[str, Json]:
 
 def _otlp_value(value: Mapping[str, Any]) -> Json:
     """Return a value of OTLP/JSON (https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding)."""
-    kind, inner = next(iter(value.items()), ("unset", None))
+    if not value:
+        return None
+    kind, inner = next(iter(value.items()))
     match kind:
         case "arrayValue":
             return [_otlp_value(one) for one in inner.get("values", ())]

@@ -285,7 +285,8 @@ async def list_conversations(subject: Subject) -> list[OwnEpisode]:
 def _recorded(index: int, row: Mapping[str, Json]) -> OwnEpisode:
     """Return a recorded conversation as an episode, with a request before each of its answers."""
     messages = tuple(one for one in row["messages"] if isinstance(one, Mapping))
-    given = row.get("tools") if isinstance(row.get("tools"), list) else []
+    tools_of_row = row.get("tools")
+    given: list[Json] = tools_of_row if isinstance(tools_of_row, list) else []
     tools = tuple(one if "function" in one else {"type": "function", "function": one} for one in given if _is_tool(one))
     name = str(row.get("id", f"recorded conversation {index + 1}"))
     requests = tuple(
