@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.gateway.app import create_app
 from sparring.gateway.server import Listener
+from sparring.protocols import DeltaCallback
 from sparring.serving.record import Recording
-from sparring.types import Message
+from sparring.types import Message, MessageAnswer, MessageRequest, Usage
 
 EXPERT = '''
 def act(messages):
@@ -49,11 +52,28 @@ def serving(start: Any) -> Iterator[Any]:
         loop.close()
 
 
-class ExpertEndpoint:
-    """The gateway over the expert, on a free port."""
+class CountingMessages:
+    """Implements `protocols.MessageEngine` with a script that reports token counts: one for each byte."""
 
-    def __init__(self, folder: Path) -> None:
-        self._recording = Recording(folder, ScriptedMessages(act, name="expert"), model="expert")
+    def __init__(self, engine: ScriptedMessages) -> None:
+        self._engine = engine
+        self.capabilities, self.fingerprint = engine.capabilities, engine.fingerprint
+
+    async def answer(self, request: MessageRequest, on_delta: DeltaCallback | None = None) -> MessageAnswer:
+        answer = await self._engine.answer(request, on_delta)
+        read, written = (len(json.dumps(one).encode()) for one in (list(request.messages), answer.message))
+        return replace(answer, usage=Usage(num_prompt_tokens=read, num_sampled_tokens=written))
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
+class ExpertEndpoint:
+    """The gateway over the expert, on a free port. It reports token counts if `counts`."""
+
+    def __init__(self, folder: Path, *, counts: bool = False) -> None:
+        expert = ScriptedMessages(act, name="expert")
+        self._recording = Recording(folder, CountingMessages(expert) if counts else expert, model="expert")
         self._listener = Listener(create_app(self._recording), "127.0.0.1", 0)
 
     async def start(self) -> ExpertEndpoint:

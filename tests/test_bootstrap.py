@@ -127,16 +127,17 @@ def test_nothing_accepted_is_exit_code_5_and_names_the_scores() -> None:
     assert len(lines("episodes.jsonl")) == 3
 
 
-def test_a_limit_of_the_cost_ends_the_call_before_it_is_exceeded(
-    endpoint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sparring.metering.usage.EndpointUsage.cost", lambda self, prices: float(self.requests))
-    changes = ["engine.max_running=1"]
-    options = ["--max-cost", "10", "--price", "expert:read=1"]
-    made = bootstrapped("--teacher", endpoint, *options, *changes)
-    assert made["limit"] == "a cost of 10"
+def test_a_limit_of_the_cost_ends_the_call_before_it_is_exceeded(tmp_path: Path) -> None:
+    prices = ["--price", "expert:read=1000000", "--price", "expert:sample=0"]  # one for each byte of a prompt
+    with serving(ExpertEndpoint(tmp_path / "served", counts=True).start) as served:
+        teacher = f"openai:expert@{served.base_url}"
+        one = bootstrapped("--teacher", teacher, "--episodes", "1", "--out", "one", *prices)["endpoints"][0]
+        limit = 4 * one["cost"]
+        made = bootstrapped("--teacher", teacher, "--max-cost", str(limit), *prices, "engine.max_running=1")
+    assert one["cost"] == one["read"] > 0
+    assert made["limit"] == f"a cost of {limit:g}"
     assert 1 <= made["episodes"] <= 5
-    assert made["endpoints"][0]["requests"] <= 10
+    assert made["endpoints"][0]["cost"] <= limit + one["cost"]
 
 
 def test_a_limit_of_an_unknown_cost_is_refused_and_the_finished_episodes_are_kept(endpoint: str) -> None:

@@ -1,4 +1,4 @@
-"""A museum guide that tells visitors in which room an exhibit hangs today."""
+"""A museum guide that shows visitors in which room an exhibit hangs today."""
 
 import json
 

@@ -61,7 +61,7 @@ class Payroll:
     def find_employee(self, name):
         row = self.db.execute("select number, department from staff where name = ?", (name,)).fetchone()
         if row is None:
-            raise LookupError(f"nobody is called {name}")
+            raise LookupError(f"there is no employee {name}")
         return {"number": row[0], "department": row[1]}
 
     def payslip(self, number, token=None):
