@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
-import logging
 import math
 from collections.abc import Mapping, Sequence
 
 from sparring.chat.messages import without_half_characters
 from sparring.errors import RewardError
+from sparring.runtime.logs import get_logger
 from sparring.types import AgentReport, Json
 
 HANDED_OVER = ("final_state", "transitions", "artifacts")
@@ -22,7 +22,7 @@ _MOST_LEVELS = 100
 _LONGEST_NAME = 256
 _TOO_LARGE, _TOO_DEEP = "(too large to keep)", "(nested too deeply to keep)"
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def read_report(given: Mapping[str, Json], *, source: str) -> AgentReport:

@@ -34,7 +34,7 @@ def die(how: str) -> None:
         case "raise":
             raise ValueError("no room", 3)
         case "write":  # a whole frame that is JSON and no message
-            for descriptor in range(3, 100):
+            for descriptor in map(int, os.listdir("/dev/fd")):
                 with suppress(OSError):
                     if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                         os.write(descriptor, b'\0\0\0\0\0\0\0\x0d{"@":["a",1]}')
