@@ -8,10 +8,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 # Trains a small model, in minutes on any two cores; quickstart-long trains the pretrained SmolLM2-135M.
 quickstart: .venv/train
-	$(BIN)/python -m recipes.compare recipes/pointer_chase
+	$(BIN)/sparring quickstart recipes/pointer_chase
 
 quickstart-long: .venv/train
-	$(BIN)/python -m recipes.compare recipes/quickstart
+	$(BIN)/sparring quickstart recipes/quickstart
 
 # Measures the README's table: five seeds, with the control and shuffled rewards. It takes 25 minutes on two idle cores.
 evidence: .venv/train
