@@ -154,10 +154,6 @@ def _train_recipe(
     if not config.is_trainable:
         raise untrainable(config, str(path))
     if seeds is not None:
-        if weights is not None:
-            raise UsageError(
-                "--model-weights and --seeds cannot be combined; train each seed with a run.seed of its own."
-            )
         read_seeds(seeds, config, changes)
     elif not dry_run:
         RunFolder.require_new(Path(config.run.runs_dir), name or config.run.name)
@@ -169,7 +165,7 @@ def _train_recipe(
         begin = [str(path), *changes, *named, *unchecked, *several, *started]
         _supervise(begin, again=None if seeds is None else begin, as_json=as_json)
     if seeds is not None and not dry_run:
-        train_family(path, seeds, changes, name=name, check=check, as_json=as_json)
+        train_family(path, seeds, changes, name=name, weights=source, check=check, as_json=as_json)
         return
     from sparring.trainer import MultiTurnRLTrainer
 

@@ -24,6 +24,7 @@ import re
 import shutil
 import signal
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -190,37 +191,15 @@ class RunFolder:
         own = [line for line in lines if line.strip() and json.loads(line).get("step") is None]
         (self.path / FINDINGS).write_text("".join(f"{line}\n" for line in own), "utf-8")
 
-    def record_origin(
-        self, parent: Path, step: int, changes: Mapping[str, tuple[Json, Json]], files: Sequence[str]
-    ) -> None:
-        """Record in the manifest the parent run and the step from which this run was branched, and the differences."""
-        manifest = self.manifest()
-        manifest["origin"] = {
-            "run": str(parent),
-            "step": step,
-            "changes": {key: list(values) for key, values in changes.items()},
-            "files": list(files),
-        }
-        write_json(self.path / MANIFEST, manifest)
-
-    def record_weights(self, checkpoint: Path, digest: str) -> None:
-        """Record in the manifest the checkpoint whose weights the run starts from, and its run and step."""
-        of_run = checkpoint.parent.name == "checkpoints" and self.is_run(checkpoint.parents[1])
-        manifest = self.manifest()
-        manifest["origin"] = {
-            "run": str(checkpoint.parents[1] if of_run else checkpoint),
-            "step": int(checkpoint.name) if checkpoint.name.isdigit() else 0,
-            "changes": {},
-            "files": [],
-            "weights": str(checkpoint),
-            "sha256": digest,
-        }
-        write_json(self.path / MANIFEST, manifest)
-
     def origin(self) -> Mapping[str, Any] | None:
-        """Return the entry of `record_origin` or `record_weights` (which has `weights`), or None if the run has no
-        parent. Raises DataError if the manifest is damaged."""
+        """Return the entry of `lineage.record_branch` or `record_weights` (which has `weights`), or None if the run has
+        no parent. Raises DataError if the manifest is damaged."""
         return self.manifest().get("origin")
+
+    def id(self) -> str | None:
+        """Return the id of the run, which stays when its folder is renamed or moved, or None for a run without one.
+        Raises DataError if the manifest is damaged."""
+        return self.manifest().get("id")
 
     def manifest(self) -> dict[str, Any]:
         """Return the record of what the run was built from. The record is empty if there is no manifest. Raises
@@ -459,6 +438,7 @@ def build_manifest(config: Config, recipe: Path, files: RecipeFiles, copies: Map
     unread = {str(path.resolve()) for path in others if path.is_file()} - copied.keys() - linked.keys()
     return {
         "format": MANIFEST_FORMAT,
+        "id": uuid.uuid4().hex,
         "created": time.time(),
         **describe_machine(),
         "seed": config.run.seed,

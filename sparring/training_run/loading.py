@@ -13,6 +13,7 @@ from sparring.assembly.run import Announce
 from sparring.config import Config
 from sparring.ledger import Ledger
 from sparring.run_folders import RunFolder
+from sparring.run_folders.lineage import record_weights
 from sparring.run_folders.recipe_files import find_code_folder
 from sparring.run_folders.run_folder import ENGINE, VOCABULARY
 from sparring.runtime import event_loop
@@ -91,7 +92,7 @@ class RunLoader(Generic[Parts_co]):
         if self.folder is None:
             folder = RunFolder.create(self.config, self.recipe, name=self.name)
             if self.model_weights is not None:
-                folder.record_weights(self.model_weights, hash_checkpoint(self.model_weights))
+                record_weights(folder, self.model_weights, hash_checkpoint(self.model_weights))
             return self.use_folder(folder)
         return self.folder
 
