@@ -354,7 +354,7 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
         FamilyFolder(path)
     (path / "family.json").write_text('{"format": 9}')
-    with pytest.raises(DataError, match="has format 9, but this version reads format 1"):
+    with pytest.raises(DataError, match=r"has format 9, but Sparring .* reads format 1"):
         FamilyFolder(path)
 
 

@@ -88,6 +88,7 @@ def runs_show(
 ) -> None:
     """Show a run: status, latest metrics, checkpoints, held-out evaluations and requests to endpoints."""
     folder = RunFolder(resolve_run(run))
+    folder.manifest()  # refuses the run of a newer version
     status, latest = folder.status(), _latest_metrics(folder.path / "metrics.jsonl")
     kept = _checkpoints(folder)
     evaluations = sorted((folder.path / "evaluations").glob("held_out-*.json"))

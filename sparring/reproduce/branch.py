@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sparring.config import Config, load_config
+from sparring.config import Config
 from sparring.diagnosis.next_command import checkpoint_steps
 from sparring.errors import DataError, UsageError
 from sparring.ledger import Ledger
@@ -46,7 +46,7 @@ def branch(
     before = parent.trained_config()
     given = [change.partition("=")[0].strip() for change in changes]
     runs_dir = [] if "run.runs_dir" in given else [f"run.runs_dir={run.resolve().parent}"]
-    after = load_config(parent.recipe, [*changes, *runs_dir])
+    after = parent.config([*changes, *runs_dir])
     different = changed(before, after)
     _refuse(before, after, different)
     code = _recipe_file(recipe) if recipe is not None else parent.recipe

@@ -16,6 +16,7 @@ from typing import Any, Self, final
 
 from sparring.config import PLACE_KEYS, Config
 from sparring.errors import DataError, UsageError
+from sparring.run_folders.formats import require_format
 from sparring.run_folders.recipe_files import RecipeFiles, list_files, sha256
 from sparring.run_folders.run_folder import FAMILY, RunFolder, hold_lock, write_json
 from sparring.types import Json
@@ -69,11 +70,7 @@ class FamilyFolder:
         self.path = path
         try:
             content = json.loads((path / FAMILY).read_text("utf-8"))
-            if content["format"] != FORMAT:
-                raise DataError(
-                    f"{path / FAMILY} has format {content['format']!r}, but this version reads format {FORMAT}; use "
-                    "the version of Sparring that wrote it."
-                )
+            require_format(path / FAMILY, content["format"], FORMAT)
             self.origin = Origin(
                 recipe=Path(content["recipe"]),
                 config=dict(content["config"]),

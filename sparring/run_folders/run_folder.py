@@ -33,6 +33,7 @@ from typing import Any, Self, final
 from sparring.config import Config, load_config, recipe_hash, resolved_toml, restore_defaults
 from sparring.errors import DataError, SparringError, UsageError
 from sparring.run_folders.encode import encode
+from sparring.run_folders.formats import require_format
 from sparring.run_folders.inputs import recorded_inputs, recorded_revisions
 from sparring.run_folders.recipe_files import (
     FOLDER,
@@ -202,8 +203,8 @@ class RunFolder:
         return self.manifest().get("id")
 
     def manifest(self) -> dict[str, Any]:
-        """Return the record of what the run was built from. The record is empty if there is no manifest. Raises
-        DataError if the manifest is damaged or of a newer format, and OSError if it cannot be read."""
+        """Return the record of what the run was built from, in the present format. The record is empty if there is no
+        manifest. Raises DataError if it is damaged or of a newer format, and OSError if it cannot be read."""
         path = self.path / MANIFEST
         try:
             content: Any = json.loads(path.read_text("utf-8")) if path.exists() else {}
@@ -211,12 +212,8 @@ class RunFolder:
             raise DataError(f"{path} is not a JSON object ({error}); restore it, or specify another run.") from error
         if not isinstance(content, dict):
             raise DataError(f"{path} is not a JSON object; restore it, or specify another run.")
-        if (known := content.get("format", MANIFEST_FORMAT)) not in range(1, MANIFEST_FORMAT + 1):
-            raise DataError(
-                f"{path} has format {known!r}, but this version reads formats 1 to {MANIFEST_FORMAT}; use the version "
-                "of Sparring that wrote the run, or restore the file."
-            )
-        return content
+        require_format(path, content.get("format", MANIFEST_FORMAT), MANIFEST_FORMAT, oldest=1)
+        return _upgrade(content)
 
     def record_training(self, inputs: Mapping[str, Json], changes: Mapping[str, tuple[Json, Json]]) -> None:
         """Record in the manifest the inputs of the training that starts now, and their changes since the previous
@@ -231,8 +228,7 @@ class RunFolder:
         """Return the sha256 of the run's copies of the recipe's files, and of code that was added to them, keyed by
         path in `code`."""
         manifest = self.manifest()
-        # A run of format 1 lists only the files of its training.
-        names = set(manifest.get("files") or manifest.get("contents", {}).get("files", {}))
+        names = set(manifest.get("files", ()))
         if self.code != self.path:
             names |= {str(path.relative_to(self.code)) for path in self.code.rglob("*.py")}
         return {name: sha256(self.code / name) for name in sorted(names) if (self.code / name).is_file()}
@@ -448,6 +444,15 @@ def build_manifest(config: Config, recipe: Path, files: RecipeFiles, copies: Map
         **copies,
         "sha256": {**copied, **linked, **{path: sha256(Path(path)) for path in sorted(unread)}},
     }
+
+
+def _upgrade(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest of an earlier format in the present one."""
+    if manifest.get("format") == 1:
+        # Format 1 listed only the files of the training. They are next to run.toml.
+        files = manifest.get("contents", {}).get("files", {})
+        return {**manifest, "format": MANIFEST_FORMAT, "files": files}
+    return manifest
 
 
 def describe_machine() -> dict[str, Json]:
