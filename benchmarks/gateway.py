@@ -116,8 +116,8 @@ def serve_bare(pipe: Connection, folder: str, num_episodes: int, _smoke: bool) -
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
-    from sparring.gateway.server import Listener
     from sparring.ledger.writer import GroupCommitWriter
+    from sparring.web.listener import Listener
 
     async def run() -> None:
         db = sqlite3.connect(Path(folder) / "bare.sqlite", isolation_level=None, check_same_thread=False)
