@@ -108,7 +108,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Create the protocol of one connection, which takes one of the `places`."""
         super().__init__(*arguments, **options)
         self._places = places
-        self._has_place = False
+        self._has_place = self._is_refused = False
         self._address = ""
         self._overhead = 0
         """The number of bytes that were read since the last headers and are not part of a body."""
@@ -134,15 +134,19 @@ class BoundedProtocol(HttpToolsProtocol):
             self._places.leave(self, self._address)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._is_ending:
             return
         if self._deadline is None and self._is_between_requests:
             self._expect(HEADER_SECONDS, self._end_headers)
         self._last_read = self.loop.time()
         self._overhead += len(data)
         super().data_received(data)
-        if self._overhead > MOST_HEADER_BYTES and not self.transport.is_closing():
+        if self._overhead > MOST_HEADER_BYTES and not self._is_ending:
             self._refuse(431, _TOO_LARGE)
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._is_refused or self.transport.is_closing()
 
     @property
     def _is_between_requests(self) -> bool:
@@ -150,6 +154,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._overhead = 0
+        if self._is_ending:
+            return
         self._cancel_deadline()
         num_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if len(self.headers) > MOST_HEADERS or num_bytes > MOST_HEADER_BYTES:
@@ -161,14 +167,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._overhead -= len(body)
-        if not self.transport.is_closing():
+        if not self._is_ending:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._overhead = 0
-        self._cancel_deadline()
-        if self.transport.is_closing():
+        if self._is_ending:
             return
+        self._cancel_deadline()
         if self.cycle.response_complete:
             self.cycle.more_body = False
         super().on_message_complete()
@@ -216,16 +222,22 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, status: int, message: str) -> None:
         """Answer and close the connection. If an answer was begun, the connection is closed without another one."""
         self._cancel_deadline()
-        if self.transport.is_closing():
+        if self._is_ending:
             return
+        self._is_refused = True
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if is_answering:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        if not (is_answering and self.cycle.response_started):
-            body = json.dumps({"error": {"message": message, "type": "invalid_request_error", "code": None}}).encode()
-            head = (
-                f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n".encode()
-            )
-            self.transport.write(STATUS_LINE[status] + head + body)
-        self.transport.close()
+        if is_answering and self.cycle.response_started:
+            self.transport.abort()
+            return
+        body = json.dumps({"error": {"message": message, "type": "invalid_request_error", "code": None}}).encode()
+        head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n".encode()
+        self.transport.write(STATUS_LINE[status] + head + body)
+        if self.transport.can_write_eof():
+            # What still comes is discarded for a while. If it were not read, the client might not get the answer.
+            self.transport.write_eof()
+            self._expect(LINGER_SECONDS, self.transport.abort)
+        else:
+            self.transport.close()
