@@ -173,8 +173,8 @@ def test_nothing_is_left_behind_where_the_address_is_taken(tmp_path: Path) -> No
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
+        access = Access(port=taken.getsockname()[1])
         with pytest.raises(ServiceError, match="cannot be bound"):
-            access = Access(port=taken.getsockname()[1])
             record("http://127.0.0.1:1/v1", "m", tmp_path / "runs" / "out", access=access)
     assert list(tmp_path.iterdir()) == []
 

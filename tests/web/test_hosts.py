@@ -37,7 +37,9 @@ def test_the_names_of_loopback_addresses_are_known(name: str) -> None:
     assert ask({"host": name}).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["attacker.example", "attacker.example:8000", "127.0.0.1.attacker.example", "10.0.0.1", ""])
+@pytest.mark.parametrize(
+    "name", ["attacker.example", "attacker.example:8000", "127.0.0.1.attacker.example", "10.0.0.1", ""]
+)
 def test_a_foreign_name_that_resolves_to_this_machine_is_refused(name: str) -> None:
     answer = ask({"host": name})
     assert (answer.status_code, answer.json()["error"]["code"]) == (421, "unknown_host")
@@ -55,7 +57,9 @@ def test_a_server_on_another_address_may_have_any_name() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-@pytest.mark.parametrize("origin", ["https://attacker.example", "null", "http://127.0.0.1:9000", "http://localhost:8000"])
+@pytest.mark.parametrize(
+    "origin", ["https://attacker.example", "null", "http://127.0.0.1:9000", "http://localhost:8000"]
+)
 def test_a_page_of_another_origin_is_refused(origin: str, host: str) -> None:
     answer = ask({"host": "127.0.0.1:8000", "origin": origin}, host=host)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "cross_origin")

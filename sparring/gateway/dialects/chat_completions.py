@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 from sparring.gateway.dialects.events import unnamed_event
 from sparring.gateway.dialects.validation import (
     LENIENT,
+    MOST_MESSAGES,
     WHOLE,
     Count,
     Items,
@@ -177,7 +178,7 @@ class _Request(Strict):
     """The request fields that the gateway reads. `max_completion_tokens` and `max_tokens` have the same meaning."""
 
     model: str
-    messages: Items[Annotated[_Message, remembered(_plain)]] = pydantic.Field(min_length=1)
+    messages: Items[Annotated[_Message, remembered(_plain)]] = pydantic.Field(min_length=1, max_length=MOST_MESSAGES)
     tools: Items[Annotated[_Tool, remembered(_without_nulls)]] | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None

@@ -16,6 +16,7 @@ from sparring.chat.messages import read_json
 from sparring.gateway.dialects.events import named_event
 from sparring.gateway.dialects.history import joined, text_of, tool_call
 from sparring.gateway.dialects.validation import (
+    MOST_MESSAGES,
     Count,
     Items,
     JsonSchema,
@@ -237,7 +238,9 @@ class _Request(Strict):
 
     model: str
     max_tokens: Count
-    messages: Items[_AnyMessage] = pydantic.Field(min_length=1, description="The last message has the role user.")
+    messages: Items[_AnyMessage] = pydantic.Field(
+        min_length=1, max_length=MOST_MESSAGES, description="The last message has the role user."
+    )
     system: str | Items[_TextBlock] | None = None
     tools: Items[_Tool] | None = None
     stop_sequences: Annotated[Items[StopText], pydantic.Field(max_length=16)] | None = None

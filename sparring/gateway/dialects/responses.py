@@ -16,6 +16,7 @@ from sparring.gateway.dialects.chat_completions import ChatCompletions
 from sparring.gateway.dialects.events import named_event
 from sparring.gateway.dialects.history import joined, text_of, tool_call
 from sparring.gateway.dialects.validation import (
+    MOST_MESSAGES,
     Count,
     Items,
     JsonSchema,
@@ -144,7 +145,7 @@ _Item: TypeAlias = Annotated[
 ]
 
 
-_Items: TypeAlias = Annotated[Items[_Item], pydantic.Field(min_length=1)]
+_Items: TypeAlias = Annotated[Items[_Item], pydantic.Field(min_length=1, max_length=MOST_MESSAGES)]
 
 
 class _Tool(Lenient):

@@ -22,6 +22,10 @@ from sparring.types import Json
 LENIENT = pydantic.ConfigDict(strict=True, extra="ignore")
 
 
+MOST_MESSAGES = 8192
+"""The maximum number of messages of a request. Matching them with earlier turns takes time for each."""
+
+
 class Strict(pydantic.BaseModel):
     """A model that rejects unknown fields and values of incorrect types."""
 
