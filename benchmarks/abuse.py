@@ -3,7 +3,8 @@
 Each attack runs for some seconds in a process of its own, with the key of an episode where it needs one: agents that are
 not trusted have such a key. Meanwhile, 64 episodes with growing histories run turns of 50 ms with pauses, and /health is
 asked ten times a second. No turn of theirs may be lost, and their slowest turns are compared with those before the
-attacks. The memory of the gateway's process is compared with that before the first attack."""
+attacks. The memory of the gateway's process is compared with
+that before the first attack, less what the honest turns since then take, which their sessions keep."""
 
 from __future__ import annotations
 
@@ -89,22 +90,22 @@ async def big_lists(target: Target) -> None:
 
 
 async def list_below_the_limit(target: Target) -> None:
-    body = b'{"model":"m","messages":[' + b"0," * 95_000 + b"0]}"
+    body = b'{"model":"m","messages":[' + b"0," * 38_000 + b"0]}"
     await target.repeat(lambda: target.post(body))
 
 
 async def many_keys(target: Target) -> None:
-    body = request_body(**{f"key{number}": 1 for number in range(90_000)})
+    body = request_body(**{f"key{number}": 1 for number in range(19_000)})
     await target.repeat(lambda: target.post(body))
 
 
 async def many_bad_messages(target: Target) -> None:
-    body = request_body(messages=[{"role": "user", "content": [{"type": "text", "text": 1}]}] * 10_000)
+    body = request_body(messages=[{"role": "user", "content": [{"type": "text", "text": 1}]}] * 4_000)
     await target.repeat(lambda: target.post(body))
 
 
 async def many_messages(target: Target) -> None:
-    body = request_body(messages=[{"role": "user", "content": f"message {number}"} for number in range(24_000)])
+    body = request_body(messages=[{"role": "user", "content": f"message {number}"} for number in range(4_000)])
     await target.repeat(lambda: target.post(body), 2)
 
 
@@ -209,7 +210,7 @@ async def answers_that_are_not_read(target: Target) -> None:
         await asyncio.sleep(5)
         writer.transport.abort()
 
-    await target.repeat(one, 32)
+    await target.repeat(one, 8)
 
 
 ATTACKS: Mapping[str, Callable[[Target], Awaitable[None]]] = {
@@ -330,8 +331,10 @@ def main() -> int:
         attacker.start()
         assert server.pid is not None
         asyncio.run(phase(base_url, keys[:honest], seconds))  # until caches are filled
+        begun = memory_mib(server.pid)
         quiet, health, lost = asyncio.run(phase(base_url, keys[:honest], seconds))
         before = memory_mib(server.pid)
+        by_turn = (before - begun) / len(quiet)
         undisturbed = p99_ms(quiet)
         rows.append({"attack": "none", "turns": len(quiet), "p99, ms": undisturbed, "by undisturbed": 1.0})
         rows[0] |= {"/health p99, ms": p99_ms(health), "lost": lost, "sent": 0, "memory, MiB": before}
@@ -344,8 +347,9 @@ def main() -> int:
             rows.append({**row, "sent": sent, "memory, MiB": memory_mib(server.pid)})
             print({key: round(value, 2) if isinstance(value, float) else value for key, value in rows[-1].items()})
         orders.send(None)
-        asyncio.run(phase(base_url, keys[:honest], seconds))
-        after = memory_mib(server.pid)
+        last, _, _ = asyncio.run(phase(base_url, keys[:honest], seconds))
+        num_turns = len(last) + sum(row["turns"] for row in rows[1:])
+        after = memory_mib(server.pid) - num_turns * by_turn
         here.send("how many?")
         here.recv()
         server.join(10)

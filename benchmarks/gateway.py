@@ -78,7 +78,7 @@ def serve_gateway(pipe: Connection, folder: str, num_episodes: int, smoke: bool)
         engine = ScriptedEngine(
             lambda _: [*answer, stop],
             seconds=lambda _: LATENCY,
-            max_context_tokens=100_000,
+            max_context_tokens=32_768,
         )
         with Ledger(Path(folder) / "ledger.sqlite") as ledger:
             async with Gateway() as gateway:

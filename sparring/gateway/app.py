@@ -38,6 +38,7 @@ from sparring.gateway.runtime import REPORTS, SAMPLES, AwsError, ReportRoute, tr
 from sparring.gateway.sending import api_error, hung_up, send_stream, send_whole
 from sparring.gateway.versions import VERSIONS, VersionChange, Versions
 from sparring.runtime.logs import get_logger
+from sparring.runtime.threads import process_long_text
 from sparring.sessions import AnySession
 from sparring.sessions.refusals import MOST_REASONS
 from sparring.types import Json
@@ -294,8 +295,17 @@ class _Answered:
         except Exception as failure:  # noqa: BLE001 (the boundary: a bug must not show its traceback to a client)
             error = self._convert(api_error(failure))
             answer = JSONResponse(self._dialect.error(error), status_code=error.status, headers=error.headers)
+            _release_frames(failure)
+            del error
         if answer is not None:
             await answer(scope, receive, send)
+
+
+def _release_frames(error: BaseException | None) -> None:
+    """Remove the tracebacks of an exception and its causes. Their frames hold the body of the request, and the exception,
+    so that all of it would wait for a garbage collection."""
+    while error is not None:
+        error.__traceback__, error = None, error.__cause__ or error.__context__
 
 
 class _Routed:
@@ -398,7 +408,7 @@ async def _read(dialect: Dialect, body: bytes) -> Asked:
     """Return what a body requests. Validation of a large body must not delay the requests of others."""
     if len(body) <= LARGE_BODY_BYTES:
         return _read_now(dialect, body)
-    return await asyncio.to_thread(_read_now, dialect, body)
+    return await process_long_text(_read_now, dialect, body)
 
 
 def _read_now(dialect: Dialect, body: bytes) -> Asked:

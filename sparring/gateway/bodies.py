@@ -15,7 +15,7 @@ from sparring.gateway.request import ApiError
 from sparring.rewards.reports import is_handed_over, to_plain
 from sparring.types import Json
 
-MOST_VALUES = 100_000
+MOST_VALUES = 40_000
 """The maximum number of values in the JSON of a request: strings, numbers, lists and so on."""
 MOST_REPORTED_VALUES = 400_000
 """The same for a report, which may contain the state of an environment."""

@@ -12,7 +12,7 @@ LONG_CHARACTERS = 32_768
 """The number of characters from which a prompt is tokenized in another thread."""
 _CHARACTERS_PER_TOKEN = 8
 """More than usual text has. A text that is longer than the context by this measure is tokenized in part first."""
-_MOST_CHARACTERS_PER_TOKEN = 64
+_MOST_CHARACTERS_PER_TOKEN = 16
 """More than any list of tools has: names, descriptions and punctuation of JSON."""
 _END_OF_REASONING = "</think>"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from sparring.errors import (
 )
 from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
 from sparring.runtime.clock import SYSTEM_CLOCK, Clock
+from sparring.runtime.threads import process_long_text
 from sparring.sessions.branching import BranchReason
 from sparring.sessions.budget import TurnBudget
 from sparring.sessions.identity import UNLIMITED, EpisodeIdentity, EpisodeLimits
@@ -365,12 +365,12 @@ class Session:
         sessions do not wait. Raises ContextOverflow if they cannot fit."""
         if count_characters(messages) + len(tools) < LONG_CHARACTERS:
             return tokenize()
-        if await asyncio.to_thread(is_oversize, self._chat, messages, tools, self._max_context_tokens):
+        if await process_long_text(is_oversize, self._chat, messages, tools, self._max_context_tokens):
             raise ContextOverflow(
                 f"Session {self._label}: the prompt has more tokens than the context of {self._max_context_tokens}; shorten "
                 "the episode or the tool results."
             )
-        return await asyncio.to_thread(tokenize)
+        return await process_long_text(tokenize)
 
     def _answer_seen(self, alike: Sequence[AnsweredRequest], messages: Sequence[Message]) -> AnsweredRequest:
         """Return the one of several equal answers that the client saw. The first criterion is how much of the answer

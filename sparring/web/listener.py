@@ -19,6 +19,9 @@ from sparring.web.certificate import Certificate
 from sparring.web.hosts import HostCheck, find_host_names
 from sparring.web.protocol import MOST_CONNECTIONS, BoundedProtocol, Places, find_most_connections
 
+_ACCEPTED_AT_ONCE = 32
+_WAITING_CONNECTIONS = 2048
+
 
 class _QuietUvicorn(uvicorn.Server):
     """A server that leaves the handling of Ctrl-C to the program that runs it."""
@@ -91,11 +94,15 @@ class Listener:
             lifespan="off",
             proxy_headers=False,
             timeout_graceful_shutdown=2,
+            backlog=_ACCEPTED_AT_ONCE,
         )
         self._server = _QuietUvicorn(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[bound]))
         while not self._server.started and not self._serving.done():  # noqa: ASYNC110 (uvicorn offers no event)
             await asyncio.sleep(0.001)
+        # asyncio uses one number for both: connections that wait in the kernel, and those that are accepted without a pause
+        # for other work. The first may be large.
+        bound.listen(_WAITING_CONNECTIONS)
 
     async def stop(self) -> None:
         """Wait up to two seconds for running requests to finish, and stop. Stopping twice is allowed."""

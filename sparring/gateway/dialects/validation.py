@@ -22,7 +22,7 @@ from sparring.types import Json
 LENIENT = pydantic.ConfigDict(strict=True, extra="ignore")
 
 
-MOST_MESSAGES = 8192
+MOST_MESSAGES = 4096
 """The maximum number of messages of a request. Matching them with earlier turns takes time for each."""
 
 
