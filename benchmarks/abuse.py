@@ -1,4 +1,4 @@
-"""Attacks a gateway beside 64 honest episodes, one attack after the other.
+"""Attacks a gateway that serves 64 honest episodes, one attack after the other.
 
 Each attack runs for some seconds in a process of its own, with the key of an episode where it needs one: agents that are
 not trusted have such a key. Meanwhile, 64 episodes with growing histories run turns of 50 ms with pauses, and /health is

@@ -27,7 +27,7 @@ class Access:
     api_key: str | None = None
     """The key that clients must send. None: no key is required."""
     is_new_key: bool = False
-    """Whether the key was made for this server, so that nobody knows it yet."""
+    """Whether the key was made for this server, and is not known to anyone yet."""
     tls: Certificate | None = None
     allowed_hosts: tuple[str, ...] = ()
     """Further names by which clients may address a server on a loopback address."""

@@ -284,7 +284,7 @@ def test_one_machine_gets_half_of_the_places_unless_it_is_this_one() -> None:
             self.transport = self
 
         def abort(self) -> None:
-            raise AssertionError("nobody has to give way")
+            raise AssertionError("no connection has to give way")
 
     places = protocol.Places(4)
     connections: list[Any] = [Connection() for _ in range(5)]
