@@ -17,9 +17,9 @@ from sparring.checks.running.run import Options, check_recipe
 from sparring.cli import app
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.gateway.app import create_app
-from sparring.gateway.server import Listener
 from sparring.runtime.plugins import load_object
 from sparring.serving.record import Recording
+from sparring.web.listener import Listener
 from tests.traces.desk import Desk, as_pairs, as_spans, conversations
 
 FIRST_TOOL = """
