@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, final
 from sparring.assembly import RolloutParts, close, pin_checkpoints
 from sparring.assembly.run import Announce
 from sparring.config import Config
+from sparring.errors import DataError, UsageError
 from sparring.ledger import Ledger
 from sparring.run_folders import RunFolder
 from sparring.run_folders.recipe_files import find_code_folder
@@ -72,14 +74,23 @@ class RunLoader(Generic[Parts_co]):
     async def load(self) -> LoadedRun[Parts_co]:
         """Return the run's objects. The first call loads them.
 
-        Raises the errors of loading, and DataError for a folder without a manifest.
+        Raises the errors of loading, and DataError for a folder without a manifest. If the recipe or its data is wrong, a
+        folder that this call created is deleted.
         """
         if self._loaded is None:
-            if self.folder is None:
+            is_new = self.folder is None
+            if is_new:
                 self.config = await asyncio.to_thread(pin_checkpoints, self.config)
             folder = self.open_folder()
             folder.require_manifest()
-            parts = await self._load_parts(folder)
+            try:
+                parts = await self._load_parts(folder)
+            except (UsageError, DataError):
+                if is_new:
+                    # Nothing is in the folder that anybody needs, and its name is free again.
+                    await asyncio.to_thread(shutil.rmtree, folder.path)
+                    self.folder = None
+                raise
             self._loaded = LoadedRun(folder=folder, path=self._path, recipe=self.recipe, parts=parts)
             finalizer = weakref.finalize(self, _close_later, parts)
             finalizer.atexit = False

@@ -66,6 +66,24 @@ def test_a_folder_is_created_without_loading_anything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("load", [load_training_parts, load_rollout_parts])
+def test_wrong_data_leaves_no_new_run_and_does_not_delete_an_existing_one(
+    tmp_path: Path, load: LoadParts, writers: Writers
+) -> None:
+    settings = [f"run.runs_dir={tmp_path}", "data.train=missing.jsonl", "data.held_out=missing.jsonl"]
+    wrong = RunLoader(load, RECIPE, load_config(RECIPE, settings), console=Console(quiet=True), name="run")
+    with pytest.raises(DataError, match=r"missing.jsonl does not exist"):
+        event_loop.submit(wrong.load()).result()
+    assert wrong.folder is None
+    assert list(tmp_path.iterdir()) == []
+    assert writers.count() == 0
+
+    wrong.use_folder(loader_of(tmp_path).open_folder())
+    with pytest.raises(DataError, match=r"missing.jsonl does not exist"):
+        event_loop.submit(wrong.load()).result()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("load", [load_training_parts, load_rollout_parts])
 def test_a_run_without_its_manifest_is_refused_before_its_model_is_loaded(
     tmp_path: Path, load: LoadParts, writers: Writers
 ) -> None:
