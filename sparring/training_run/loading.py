@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar, final
 
-from sparring.assembly import RolloutParts, close, pin_checkpoints
+from sparring.assembly import RolloutParts, close, pin_checkpoints, pin_data
 from sparring.assembly.run import Announce
 from sparring.config import Config
 from sparring.errors import DataError, UsageError
@@ -81,7 +81,7 @@ class RunLoader(Generic[Parts_co]):
             is_new = self.folder is None
             if is_new:
                 self.config = await asyncio.to_thread(pin_checkpoints, self.config)
-            folder = self.open_folder()
+            folder = await asyncio.to_thread(self.open_folder)
             folder.require_manifest()
             try:
                 parts = await self._load_parts(folder)
@@ -98,9 +98,15 @@ class RunLoader(Generic[Parts_co]):
         return self._loaded
 
     def open_folder(self) -> RunFolder:
-        """Return the run's folder, and create it if it does not exist. Raises DataError if it cannot be created."""
+        """Return the run's folder, and create it if it does not exist. Raises DataError if it cannot be created, and the
+        errors of `pin_data`."""
         if self.folder is None:
+            self.config, commits = pin_data(self.config)
+            for address, commit in commits.items():
+                self._console.announced(f"{address} is read at commit {commit}")
             folder = RunFolder.create(self.config, self.recipe, name=self.name)
+            if commits:
+                folder.record_revisions(commits)
             if self.model_weights is not None:
                 folder.record_weights(self.model_weights, hash_checkpoint(self.model_weights))
             return self.use_folder(folder)

@@ -38,7 +38,8 @@ class CheckReport:
     checked: tuple[Checked, ...]
     seconds: float
     measured: Mapping[str, Json] = field(default_factory=dict)
-    """The numbers of tasks and tools, and the files that the environment reads, with their SHA-256 hashes."""
+    """The numbers of tasks and tools, the files that the environment reads, with their SHA-256 hashes, and the commits of
+    data sets of the hub."""
 
     def __repr__(self) -> str:
         findings = [f"{one.label}: {one.rule}: {one.symptom}" for one in self.findings]
