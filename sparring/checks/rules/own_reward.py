@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparring.agents.scripted import ScriptedPolicy
-from sparring.checks.evidence.own_agent import OwnEpisode, explore_all, get_own_agent
+from sparring.checks.evidence.own_agent import OwnEpisode, explore_all, get_own_agent, require_results
 from sparring.checks.evidence.own_answers import Answers, find_answers
 from sparring.checks.evidence.subject import Subject, find_first_difference
 from sparring.checks.evidence.wire_policies import make_answerer
@@ -120,6 +120,7 @@ async def empty_answer(subject: Subject) -> Iterable[Finding]:
     agent = get_own_agent(subject)
     for task in agent.tasks[:_NUM_TASKS]:
         answers = await find_answers(subject, task)
+        require_results(agent.episodes)
         highest = max((one.reward for one in agent.episodes if one.reward is not None), default=None)
         lowest = min((one.reward for one in agent.episodes if one.reward is not None), default=None)
         for kind in ("nothing", "unsure"):
@@ -150,6 +151,7 @@ async def changed_answers(subject: Subject) -> Iterable[Finding]:
     agent = get_own_agent(subject)
     for task in agent.tasks[:_NUM_TASKS]:
         answers = await find_answers(subject, task)
+        require_results(agent.episodes)
         best = answers.reward(f"the field {answers.field_name}")
         if best is None:
             continue
@@ -214,10 +216,11 @@ async def agreement(subject: Subject) -> Iterable[Finding]:
 async def _all_episodes(subject: Subject) -> list[OwnEpisode]:
     """Return the explorer's episodes and those of answers that are given at once."""
     agent = get_own_agent(subject)
-    await explore_all(subject)
+    await explore_all(subject, needs="nothing")
     with subject.timing.as_far_as_it_goes():
         for task in agent.tasks[:_NUM_TASKS]:
             await find_answers(subject, task)
+    require_results(agent.episodes)
     return [one for one in agent.episodes if not one.is_failure_of_agent]
 
 

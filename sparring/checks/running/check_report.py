@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
@@ -65,7 +66,9 @@ class CheckReport:
     def decided(self) -> str:
         """One line that states how many checks were decided, and for the others how many there are for each reason."""
         num = sum(one.state == "decided" for one in self.checked)
-        reasons = [f"{len(names)} skipped because {reason}" for reason, names in self.not_decided.items()]
+        undecided = Counter(str(one.reason) for one in self.checked if one.state == "undecided")
+        reasons = [f"{count} undecided because {reason.rstrip('.')}" for reason, count in undecided.most_common()]
+        reasons += [f"{len(names)} skipped because {reason}" for reason, names in self.not_decided.items()]
         return "; ".join([f"{num} of {len(self.checked)} checks decided", *reasons])
 
     @property
