@@ -269,6 +269,11 @@ class RunFolder:
         if not recorded.items() <= manifest.items():
             write_json(self.path / MANIFEST, manifest | recorded)
 
+    def changed_files(self) -> list[str]:
+        """Return the run's copies of the recipe's files that are missing, or that differ from the manifest."""
+        present = self.files()
+        return [name for name, digest in self.manifest().get("files", {}).items() if present.get(name) != digest]
+
     def record_revisions(self, commits: Mapping[str, str]) -> None:
         """Record in the manifest the commits of data sets of the hub, by the address that the recipe has."""
         write_json(self.path / MANIFEST, {**self.manifest(), "data_revisions": dict(commits)})

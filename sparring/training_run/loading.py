@@ -15,6 +15,7 @@ from sparring.config import Config
 from sparring.errors import DataError, UsageError
 from sparring.ledger import Ledger
 from sparring.run_folders import RunFolder
+from sparring.run_folders.presence import explaining_loss
 from sparring.run_folders.recipe_files import find_code_folder
 from sparring.run_folders.run_folder import ENGINE, VOCABULARY
 from sparring.runtime import event_loop
@@ -84,7 +85,8 @@ class RunLoader(Generic[Parts_co]):
             folder = await asyncio.to_thread(self.open_folder)
             folder.require_manifest()
             try:
-                parts = await self._load_parts(folder)
+                with explaining_loss(folder):
+                    parts = await self._load_parts(folder)
             except (UsageError, DataError):
                 if is_new:
                     # Nothing is in the folder that anybody needs, and its name is free again.
