@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from sparring.agents.scripted import ScriptedPolicy
 from sparring.checks.evidence.own_agent import OwnEpisode, explore_all, get_own_agent, require_results
 from sparring.checks.evidence.own_answers import Answers, find_answers
+from sparring.checks.evidence.own_demonstrations import play_demonstrations
 from sparring.checks.evidence.subject import Subject, find_first_difference
 from sparring.checks.evidence.wire_policies import make_answerer
 from sparring.checks.rules.own_agent import AGAIN
@@ -92,8 +93,8 @@ async def missing(subject: Subject) -> Iterable[Finding]:
 async def varies(subject: Subject) -> Iterable[Finding]:
     """The reward depends on what the policy does.
 
-    Scripted policies say nothing, say that they do not know, give the values of the task's fields as the answer, and call
-    every tool. If all of them get the same reward, the policy cannot learn from it.
+    Scripted policies say nothing, say that they do not know, give the values of the task's fields as the answer, call
+    every tool, and repeat demonstrations of the warm start. If all of them get the same reward, the policy cannot learn from it.
     """
     episodes = [one for one in await _all_episodes(subject) if one.reward is not None]
     rewards = {round(float(one.reward), 9) for one in episodes if one.reward is not None}
@@ -118,6 +119,7 @@ async def varies(subject: Subject) -> Iterable[Finding]:
 async def empty_answer(subject: Subject) -> Iterable[Finding]:
     """An empty answer, and "I do not know.", get less reward than the right answer, and not the highest reward seen."""
     agent = get_own_agent(subject)
+    await play_demonstrations(subject)
     for task in agent.tasks[:_NUM_TASKS]:
         answers = await find_answers(subject, task)
         require_results(agent.episodes)
@@ -214,8 +216,9 @@ async def agreement(subject: Subject) -> Iterable[Finding]:
 
 
 async def _all_episodes(subject: Subject) -> list[OwnEpisode]:
-    """Return the explorer's episodes and those of answers that are given at once."""
+    """Return the episodes of demonstrations, the explorer's, and those of answers that are given at once."""
     agent = get_own_agent(subject)
+    await play_demonstrations(subject)
     await explore_all(subject, needs="nothing")
     with subject.timing.as_far_as_it_goes():
         for task in agent.tasks[:_NUM_TASKS]:
