@@ -125,6 +125,11 @@ def is_foreign(name: str) -> bool:
     return _OBJECT.fullmatch(name) is None
 
 
+def is_part_of_owner(name: str) -> bool:
+    """Return whether an object is what a write of `owner.json` left that never ended."""
+    return re.fullmatch(re.escape(OWNER) + PART, name) is not None
+
+
 def find_generation(name: str) -> str | None:
     """Return the generation of an object, or None if it is in no generation or foreign."""
     found = _OBJECT.fullmatch(name)

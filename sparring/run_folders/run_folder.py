@@ -34,7 +34,7 @@ from sparring.config import Config, load_config, recipe_hash, resolved_toml, res
 from sparring.errors import DataError, SparringError, UsageError
 from sparring.run_folders.encode import encode
 from sparring.run_folders.formats import require_format
-from sparring.run_folders.inputs import recorded_inputs, recorded_revisions
+from sparring.run_folders.inputs import recorded_inputs
 from sparring.run_folders.recipe_files import (
     FOLDER,
     FOLDER_SCHEMES,
@@ -237,19 +237,21 @@ class RunFolder:
         # The run's own copies are listed as files of the recipe.
         own = str(self.path.resolve()) + os.sep
         read = {path: digest for path, digest in recorded_inputs().items() if not path.startswith(own)}
-        revisions = recorded_revisions()
-        if revisions:
-            data = self.config().data
-            named = (data.train, data.validation, data.held_out)
-            revisions = {address: commit for address, commit in revisions.items() if address in named}
-        if not read and not revisions:
+        if not read:
             return
         manifest = self.manifest()
         recorded = {"sha256": manifest["sha256"] | read}
-        if revisions:
-            recorded["data_revisions"] = manifest.get("data_revisions", {}) | revisions
         if not recorded.items() <= manifest.items():
             write_json(self.path / MANIFEST, manifest | recorded)
+
+    def changed_files(self) -> list[str]:
+        """Return the run's copies of the recipe's files that are missing, or that differ from the manifest."""
+        present = self.files()
+        return [name for name, digest in self.manifest().get("files", {}).items() if present.get(name) != digest]
+
+    def record_revisions(self, commits: Mapping[str, str]) -> None:
+        """Record in the manifest the commits of data sets of the hub, by the address that the recipe has."""
+        write_json(self.path / MANIFEST, {**self.manifest(), "data_revisions": dict(commits)})
 
     def write_vocabulary(self, texts: Sequence[str]) -> None:
         """Store the text of each token id, keyed by id."""
