@@ -35,6 +35,27 @@ AllowHost = Annotated[
     typer.Option(metavar="NAME", help="Another name of the server, as a proxy forwards it. May be repeated."),
 ]
 
+Canary = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RUN@STEP=SHARE", help="The share of the conversations that another version answers. May be repeated."
+    ),
+]
+NumServers = Annotated[
+    int | None, typer.Option(min=1, max=64, help="The number of vLLM servers to start on this machine; by default 1.")
+]
+Addresses = Annotated[
+    list[str] | None,
+    typer.Option(metavar="URL", help="A running vLLM server, instead of starting one. May be repeated."),
+]
+KeyVariable = Annotated[
+    str | None, typer.Option(metavar="VAR", help="Environment variable that contains the key of these servers.")
+]
+AdaptersFolder = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Folder for adapters that the vLLM servers can read; by default temporary."),
+]
+
 
 class _Engine(StrEnum):
     TORCH = "torch"
@@ -54,13 +75,7 @@ def serve(
     tls_key: TLSKey = None,
     plain_http: PlainHTTP = False,
     allow_host: AllowHost = None,
-    canary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="RUN@STEP=SHARE",
-            help="The share of the conversations that another version answers. May be repeated.",
-        ),
-    ] = None,
+    canary: Canary = None,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of an answer; by default the run's sampling_max_tokens.")
     ] = None,
@@ -71,23 +86,10 @@ def serve(
     engine: Annotated[
         _Engine, typer.Option(help="What samples: torch, the model in this process, or vllm, vLLM servers.")
     ] = _Engine.TORCH,
-    num_servers: Annotated[
-        int | None,
-        typer.Option(min=1, max=64, help="The number of vLLM servers to start on this machine; by default 1."),
-    ] = None,
-    vllm_url: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URL", help="A running vLLM server, instead of starting one. May be repeated."),
-    ] = None,
-    vllm_key_env: Annotated[
-        str | None, typer.Option(metavar="VAR", help="Environment variable that contains the key of these servers.")
-    ] = None,
-    adapters_dir: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Folder for adapters that the vLLM servers can read; by default temporary."
-        ),
-    ] = None,
+    num_servers: NumServers = None,
+    vllm_url: Addresses = None,
+    vllm_key_env: KeyVariable = None,
+    adapters_dir: AdaptersFolder = None,
     as_json: Json = False,
 ) -> None:
     """Answer OpenAI chat requests with a base or tuned model, until Ctrl-C.

@@ -1,4 +1,4 @@
-"""Episodes of the recipe's own agent in which the policy says what a demonstration of the warm start says."""
+"""Episodes of the recipe's own agent in which the policy repeats a demonstration of the warm start."""
 
 from __future__ import annotations
 
