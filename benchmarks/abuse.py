@@ -319,7 +319,7 @@ def main() -> int:
     arguments = parser.parse_args()
     seconds, honest = (1.0, 8) if arguments.smoke else (arguments.seconds, HONEST)
     attacks = ["big lists", "slow headers"] if arguments.smoke else arguments.attacks
-    context = multiprocessing.get_context("fork" if arguments.smoke else "spawn")
+    context: Any = multiprocessing.get_context("fork" if arguments.smoke else "spawn")
     here, there = context.Pipe()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
