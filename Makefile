@@ -118,8 +118,8 @@ gpu:
 benchmarks: .venv/benchmarks
 	$(BIN)/python -m benchmarks
 
-# Runs docs/tutorial.md as a reader does: creates its files and runs every command.
-tutorials: .venv/train
+# Runs docs/tutorial*.md as a reader does: creates their files and runs every command. Each takes at most 3 minutes on two cores.
+tutorials: .venv/dev
 	$(BIN)/python -m tests.tutorials
 
 # Runs a small version of every benchmark, two at a time, in five minutes, to test that all sides of each still run.

@@ -1,7 +1,7 @@
 """The Python of the documentation runs: each block of a page, in order and in one namespace, as a reader would type it.
 
 A block that cannot run has the reason in the line before it, `<!-- not run: reason -->`; then it is compiled, and what
-it imports is there. Blocks with `from:`, `worker:` and `example:` are parts of programs that other tests run.
+it imports is there. Blocks with `from:`, `worker:`, `example:` and `tutorial:` are parts of programs that other tests run.
 """
 
 import ast
@@ -23,7 +23,7 @@ from sparring.sandbox import open_sandbox
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^(?:<!-- (?P<marker>[^\n]*) -->\n)?```python\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
-ELSEWHERE = ("from: ", "worker: ", "example: ")
+ELSEWHERE = ("from: ", "worker: ", "example: ", "tutorial: ")
 
 GIVEN = {
     "commands.md": """

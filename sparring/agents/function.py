@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, final
+
+import httpx
 
 from sparring.agents.endpoint import EndpointLike
 from sparring.agents.result import AgentResult, ended_by
@@ -65,7 +69,15 @@ class EpisodeSession:
                 "session.client() needs the package openai, which is not installed. Run `pip install openai`, or use "
                 "session.chat()."
             ) from error
-        return openai.AsyncOpenAI(base_url=self.base_url, api_key=self.api_key)
+        http_client = openai.DefaultAsyncHttpxClient(verify=_certificates())
+        return openai.AsyncOpenAI(base_url=self.base_url, api_key=self.api_key, http_client=http_client)
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """Return the certificates that clients trust. Loading them takes longer than the turns of a small model, so all
+    episodes share them."""
+    return httpx.create_ssl_context()
 
 
 @final

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from sparring.errors import DataError, InfrastructureError
 from sparring.protocols import SpliceRefused
 from sparring.run_folders.stored import list_trajectory_files, read_rows
 from sparring.runtime.plugins import call_in_thread, load_function
-from sparring.types import Task, ToolSchema
+from sparring.types import Message, Task, ToolSchema
 
 if TYPE_CHECKING:
     from sparring.assembly.run import TrainingParts
@@ -34,7 +34,8 @@ def load_demonstrations(parts: TrainingParts, num: int, source: str) -> list[tup
         conversations = [segment for task in chosen for segment in _demonstrated(parts, task)]
     elif ":" in source:
         function = _load_log(source, parts.recipe_dir)
-        conversations = [Segment(one, parts.tools) for one in call_in_thread(function, num, parts.config.run.seed)]
+        rows = call_in_thread(function, num, parts.config.run.seed)
+        conversations = [_segment(row, parts.tools, f"{source!r}, row {n}") for n, row in enumerate(rows, start=1)]
     else:
         conversations = _conversations_from(parts.recipe_dir / source, parts.tools)[:num]
     if not conversations:
@@ -112,11 +113,16 @@ def _conversations_from(path: Path, tools: tuple[ToolSchema, ...]) -> list[Segme
     conversations = []
     for file in list_trajectory_files(path):
         for where, row in read_rows(file):
-            messages = row.get("messages")
             own = row.get("tools", row.get("task", {}).get("fields", {}).get("tools"))
-            if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-                raise DataError(
-                    f"{where}: there is no list 'messages' of objects; write one {{'messages': [...]}} per line."
-                )
-            conversations.append(Segment(messages, tools if own is None else own))
+            conversations.append(_segment({**row, "tools": own}, tools, where))
     return conversations
+
+
+def _segment(row: Mapping[str, Any] | Sequence[Message], tools: Sequence[ToolSchema], where: str) -> Segment:
+    """Return a conversation, which is a list of messages, or an object with `messages` and optionally `tools`. Raises
+    DataError for anything else."""
+    given = row if isinstance(row, Mapping) else {"messages": row}
+    messages, own = given.get("messages"), given.get("tools")
+    if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
+        raise DataError(f"{where}: there is no list 'messages' of objects; write one {{'messages': [...]}} per row.")
+    return Segment(messages, tools if own is None else own)

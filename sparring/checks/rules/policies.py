@@ -28,6 +28,11 @@ TOP = 0.95
 LESS = 0.05
 """The allowed difference between the rewards of correct answers in two tasks."""
 NUM_SHOWN = 3
+_CHANGE_ENVIRONMENT = "Define `demonstrate(task)` on the environment: the assistant's messages of a perfect episode."
+_CHANGE_OWN_AGENT = (
+    "If an answer alone can be right, give the tasks a field that contains it. If the scorer reads what the agent did, there "
+    "is nothing to change: an agent of your own has no scripted expert."
+)
 
 
 async def expert(subject: Subject) -> Iterable[Finding]:
@@ -62,7 +67,7 @@ def _report_no_answer(subject: Subject) -> Finding:
         symptom="No right answer is known: there is no scripted expert, and the scorer accepts no field of "
         "the tasks as an answer.",
         evidence={"fields": sorted(subject.sample[0].fields)},
-        change="Define `demonstrate(task)` on the environment: the assistant's messages of a perfect episode.",
+        change=_CHANGE_OWN_AGENT if subject.config.agent.is_foreign else _CHANGE_ENVIRONMENT,
         confirm="This note is gone, and the rules on answers, prompt and reward have something to compare with.",
     )
 
