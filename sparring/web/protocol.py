@@ -25,7 +25,7 @@ from sparring.runtime.address import Address
 MOST_HEADER_BYTES = 64 * 1024
 MOST_HEADERS = 200
 HEADER_SECONDS = 10.0
-BODY_SECONDS = 20.0
+BODY_SECONDS = 30.0
 WRITE_SECONDS = 60.0
 LINGER_SECONDS = 2.0
 """Time in which the rest of a body is discarded after a request was answered. A connection that is closed at once may
