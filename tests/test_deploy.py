@@ -444,8 +444,12 @@ def start(allocation: Path, *arguments: str, **variables: str) -> subprocess.Pop
 def finish(script: subprocess.Popen[str]) -> tuple[int, str]:
     """Return the exit code and the output. No process is left."""
     output, _ = script.communicate(timeout=60)
+    # Init takes a moment to remove the last ones, which have ended.
+    deadline = time.monotonic() + 20
     with pytest.raises(ProcessLookupError):
-        os.killpg(script.pid, 0)
+        while time.monotonic() < deadline:
+            os.killpg(script.pid, 0)
+            time.sleep(0.05)
     return script.returncode, output
 
 
