@@ -9,6 +9,7 @@ Text without such names, which is nearly all text, is rendered and tokenized dir
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -116,9 +117,13 @@ class ControlTokens:
             message, lambda text: self._any.sub(lambda m: m[0] if m[0] in kept else self._placeholder(m), text)
         )
 
+    def are_hidden_in(self, text: str) -> bool:
+        """Return whether a rendered text contains placeholders."""
+        return _PLACEHOLDER in text
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of a rendered text. What was hidden becomes the ids of ordinary text."""
-        if _PLACEHOLDER not in text:
+        if not self.are_hidden_in(text):
             return self._tokenizer.encode(text, add_special_tokens=False)
         if not hasattr(self._tokenizer, "backend_tokenizer"):
             return self._encode_in_pieces(text)
@@ -150,8 +155,9 @@ class ControlTokens:
         """Return the ids from a tokenizer in which the control tokens have other names, and whether hidden names are
         text in them. With `is_broken`, each character of a hidden name is tokenized separately."""
         start = _RARE
-        while start in text:
-            start += _RARE
+        if start in text:
+            # No text contains its own digest.
+            start += hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         renamed, ids = self._renamed(start)
         between = f"{start}{_RARE_END}" if is_broken else ""
 

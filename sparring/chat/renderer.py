@@ -44,7 +44,7 @@ class RendererChat:
         other name, and DataError if the tokenizer lacks a token of the format."""
         self._tokenizer = tokenizer
         self._control_tokens = ControlTokens(tokenizer)
-        # OpenAI's library tokenizes by itself, and the names of control tokens in messages stay text.
+        # OpenAI's library tokenizes all messages as ordinary text (openai/harmony, `render_text_into` in src/encoding.rs).
         self._hides = renderer_name != "gpt-oss"
         self._renderer = _create(_PlainTextTokenizer(tokenizer, self._control_tokens), renderer_name)
         self._stop_ids = frozenset(self._renderer.get_stop_token_ids())
@@ -164,12 +164,20 @@ class _PlainTextTokenizer:
         self._control_tokens = control_tokens
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__call__":  # Otherwise, renderers call the tokenizer for offsets.
-            raise AttributeError(name)
         return getattr(self._tokenizer, name)
 
     def encode(self, text: str, **options: Any) -> list[int]:
+        if not self._control_tokens.are_hidden_in(text):
+            return self._tokenizer.encode(text, **options)
         return self._control_tokens.encode(text)
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        """Return ids and offsets. Renderers use the offsets to mark the content of messages, and Sparring does not use
+        these marks. Therefore, all offsets of text with hidden names are 0."""
+        if not self._control_tokens.are_hidden_in(text):
+            return self._tokenizer(text, **options)
+        ids = self._control_tokens.encode(text)
+        return {"input_ids": ids, "offset_mapping": [(0, 0)] * len(ids)}
 
 
 def _create(tokenizer: Any, name: str) -> Any:
