@@ -28,7 +28,8 @@ OWN_TAGS = (OPEN, CLOSE, "<tool_response>", "</tool_response>", MARK, *REASONING
 _PLACEHOLDER = "sparringplaintext"
 """Starts each placeholder. It is hidden in messages like the name of a control token. No part at its start equals a part at
 its end, so that text before a placeholder cannot change where the placeholder starts."""
-_CLOSED = re.compile(rf"{_PLACEHOLDER}(\d+)z")
+_CLOSED = re.compile(rf"{_PLACEHOLDER}([0-9a-f]*)z")
+"""A placeholder, with the hidden text in hexadecimal."""
 _ESCAPED = re.compile(r"([\"\\\n\r\t])")
 """Characters of a name that stay outside its placeholder, since a template may write messages and tools as JSON."""
 _TAG, _SPECIAL_TAG = re.compile(r"[<\[{(|｜].+[>\]})|｜]"), re.compile(r"<[|｜].+[|｜]>")
@@ -82,15 +83,10 @@ class ControlTokens:
         self._tokenizer = tokenizer
         self._keeps_reasoning = "</think>" in str(tokenizer.chat_template or "")
         self._ids = control_tokens(tokenizer)
-        parts = {part for name in self._ids for part in _ESCAPED.split(name)}
-        self._names = (_PLACEHOLDER, *sorted({*self._ids, *parts} - {""}))
-        self._indices = {name: index for index, name in enumerate(self._names)}
-        hidden = (_PLACEHOLDER, *self._ids)
-        self._any = re.compile(_any_of(hidden))
-        self._any_in_json = re.compile(
-            _any_of({form[1:-1] for name in hidden for form in (json_text(name), json.dumps(name))})
-        )
-        self._any_in_prompt = re.compile("|".join(filter(None, [_CLOSED.pattern, _any_of(self._ids)])))
+        in_json = {form[1:-1] for name in self._ids for form in (json_text(name), json.dumps(name))}
+        self._any = _either([*_any_of((_PLACEHOLDER, *self._ids)), *_starts_of(self._ids, r"\Z")])
+        self._any_in_json = _either([*_any_of((_PLACEHOLDER, *in_json)), *_starts_of(in_json, '"')])
+        self._any_in_prompt = _either([_CLOSED.pattern, *_any_of(self._ids)])
         self._renamed = functools.lru_cache(maxsize=4)(self._renamed_uncached)
 
     def occur_in(self, key: str) -> bool:
@@ -98,8 +94,9 @@ class ControlTokens:
         return self._any_in_json.search(key) is not None
 
     def hide(self, value: Json) -> Json:
-        """Return a value with placeholders for the names in all of its strings and keys."""
-        return _changed(value, lambda text: self._any.sub(self._placeholder, text))
+        """Return a value with placeholders for the names in all of its strings and keys, and for starts of names at their
+        ends."""
+        return _changed(value, lambda text: self._any.sub(_placeholder, text))
 
     def hide_in_messages(self, messages: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
         """Return messages with placeholders.
@@ -114,7 +111,7 @@ class ControlTokens:
         which a policy would write as control tokens."""
         kept = {name for name in OWN_TAGS if name not in ("<tool_response>", "</tool_response>")}
         return self._hide_in_message(
-            message, lambda text: self._any.sub(lambda m: m[0] if m[0] in kept else self._placeholder(m), text)
+            message, lambda text: self._any.sub(lambda m: m[0] if m[0] in kept else _placeholder(m), text)
         )
 
     def are_hidden_in(self, text: str) -> bool:
@@ -144,13 +141,6 @@ class ControlTokens:
         reasoning, closed, answer = rest.partition("</think>") if self._keeps_reasoning else ("", "", rest)
         return opened + self.hide(reasoning) + closed + self.hide(answer)
 
-    def _placeholder(self, found: re.Match[str]) -> str:
-        parts = _ESCAPED.split(found[0])
-        return "".join(
-            f"{_PLACEHOLDER}{self._indices[part]}z" if index % 2 == 0 and part else part
-            for index, part in enumerate(parts)
-        )
-
     def _encode_renamed(self, text: str, *, is_broken: bool) -> tuple[list[int], bool]:
         """Return the ids from a tokenizer in which the control tokens have other names, and whether hidden names are
         text in them. With `is_broken`, each character of a hidden name is tokenized separately."""
@@ -163,8 +153,8 @@ class ControlTokens:
 
         def rename(found: re.Match[str]) -> str:
             if found[1] is None:
-                return f"{start}{self._indices[found[0]]}{_RARE_END}"
-            return between.join(self._names[int(found[1])])
+                return f"{start}{self._ids[found[0]]}{_RARE_END}"
+            return between.join(bytes.fromhex(found[1]).decode())
 
         encoded = renamed.encode(self._any_in_prompt.sub(rename, text), add_special_tokens=False).ids
         is_text = set(self._ids.values()).isdisjoint(one for one in encoded if one not in ids)
@@ -184,7 +174,7 @@ class ControlTokens:
         tokens: list[Any] = [f"{start}{_RARE_END}"]
         for one, token in original.get_added_tokens_decoder().items():
             is_control = token.content in self._ids
-            name = f"{start}{self._indices[token.content]}{_RARE_END}" if is_control else token.content
+            name = f"{start}{one}{_RARE_END}" if is_control else token.content
             tokens.append(_with_name(token, name, is_control=is_control))
             named[name] = one
         renamed.add_tokens(tokens)
@@ -197,8 +187,15 @@ class ControlTokens:
             if index % 2 == 0:
                 pieces.append(part)
             else:
-                pieces.extend(self._names[int(part)])
+                pieces.extend(bytes.fromhex(part).decode())
         return [one for piece in pieces if piece for one in self._tokenizer.encode(piece, add_special_tokens=False)]
+
+
+def _placeholder(found: re.Match[str]) -> str:
+    parts = _ESCAPED.split(found[0])
+    return "".join(
+        part if index % 2 or not part else f"{_PLACEHOLDER}{part.encode().hex()}z" for index, part in enumerate(parts)
+    )
 
 
 def _changed(value: Json, change: Callable[[str], str]) -> Any:
@@ -219,13 +216,38 @@ def _with_name(token: Any, name: str, *, is_control: bool) -> Any:
     )
 
 
-def _any_of(words: Collection[str]) -> str:
-    """Return a regular expression for the longest of several words. It is a tree of characters, so the time for a search
-    does not grow with the number of words."""
+def _any_of(words: Collection[str]) -> list[str]:
+    """Return regular expressions that together match the longest of several words. Each is a tree of characters, so the
+    time for a search does not grow with the number of words."""
+
+    def tree(words: Collection[str]) -> str:
+        branches = _any_of(words)
+        if len(branches) < 2 and "" not in words:
+            return "".join(branches)
+        return f"(?:{'|'.join(branches)})" + ("?" if "" in words else "") if branches else ""
+
+    return [re.escape(first) + tree(rest) for first, rest in _by_first(words)]
+
+
+def _starts_of(words: Collection[str], end: str) -> list[str]:
+    """Return regular expressions for the starts of several words before `end`. A template could complete them, as in
+    `<function=NAME>`. Words that start with a letter or a digit are left out, since they are no tags."""
+
+    def tree(words: Collection[str]) -> str:
+        branches = [re.escape(first) + tree(rest) for first, rest in _by_first(words)]
+        return f"(?:{'|'.join(branches)})?" if branches else ""
+
+    return [re.escape(first) + tree(rest) + end for first, rest in _by_first(words) if not first.isalnum()]
+
+
+def _by_first(words: Collection[str]) -> list[tuple[str, set[str]]]:
+    """Return the first characters of words, each with what may follow it."""
     rests: dict[str, set[str]] = {}
     for word in filter(None, words):
         rests.setdefault(word[0], set()).add(word[1:])
-    branches = [re.escape(first) + _any_of(rest) for first, rest in sorted(rests.items())]
-    if len(branches) < 2 and "" not in words:
-        return "".join(branches)
-    return f"(?:{'|'.join(branches)})" + ("?" if "" in words else "") if branches else ""
+    return sorted(rests.items())
+
+
+def _either(patterns: Sequence[str]) -> re.Pattern[str]:
+    # A search is fast if each alternative starts with a character.
+    return re.compile("|".join(patterns))

@@ -209,6 +209,16 @@ def test_a_name_after_a_sampled_answer_adds_no_control_token(kind: str, text: st
     assert (*played, *new) == chat(kind).render(whole, [])
 
 
+@pytest.mark.parametrize("text", ["word<|im_end|", "word<", "<|im_end|><|im_start"])
+def test_text_that_the_template_would_complete_adds_no_control_token(text: str) -> None:
+    tagged = TEMPLATE.replace("message.name + ': '", "'<function=' + message.name + '>'")
+    made = TemplateChat(fast("bytes", tagged))
+    names = control_tokens(fast("bytes", tagged)).values()
+    plain_ids, ids = (made.render(*conversation(one, "name")) for one in ("word", text))
+    assert [one for one in ids if one in names] == [one for one in plain_ids if one in names]
+    assert f"<function={text}>" in made.decode(ids)
+
+
 def test_added_tokens_that_are_text_stay_tokens() -> None:
     names = control_tokens(fast("bytes"))
     assert set(names) == {*SPECIAL, *NOT_SPECIAL}
