@@ -299,7 +299,8 @@ class Chat(Protocol):
         ...
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
-        """Return the ids of the whole prompt, up to the position where the assistant's answer starts."""
+        """Return the ids of the whole prompt, up to the position where the assistant's answer starts. The names of control
+        tokens in messages and tools stay text."""
         ...
 
     def extend(

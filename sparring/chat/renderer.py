@@ -13,8 +13,9 @@ from renderers.base import MODEL_RENDERER_MAP, ParsedToolCall, ToolCallParseStat
 from renderers.configs import config_from_name
 
 from sparring.chat.constraints import AnswerGrammar, Reasoning
+from sparring.chat.control_tokens import ControlTokens
 from sparring.chat.harmony import provide_vocabulary
-from sparring.chat.messages import is_too_deep, plain, read_json
+from sparring.chat.messages import is_too_deep, json_text, plain, read_json
 from sparring.chat.tool_calls import Problem, arguments_text
 from sparring.errors import DataError
 from sparring.protocols import SpliceRefused
@@ -42,7 +43,10 @@ class RendererChat:
         """`renderer_name` is a name in the library's registry, such as "qwen3" or "llama-3". Raises ValueError for any
         other name, and DataError if the tokenizer lacks a token of the format."""
         self._tokenizer = tokenizer
-        self._renderer = _create(tokenizer, renderer_name)
+        self._control_tokens = ControlTokens(tokenizer)
+        # OpenAI's library tokenizes all messages as ordinary text (openai/harmony, `render_text_into` in src/encoding.rs).
+        self._hides = renderer_name != "gpt-oss"
+        self._renderer = _create(_PlainTextTokenizer(tokenizer, self._control_tokens), renderer_name)
         self._stop_ids = frozenset(self._renderer.get_stop_token_ids())
         question: list[Any] = [{"role": "user", "content": "question"}]
         with_prompt = self._renderer.render_ids(question, add_generation_prompt=True)
@@ -54,7 +58,8 @@ class RendererChat:
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
         """Return the ids of the whole prompt."""
-        return tuple(self._renderer.render_ids(_plain(messages), tools=_tools(tools), add_generation_prompt=True))
+        shown, offered = self._hidden(messages, tools)
+        return tuple(self._renderer.render_ids(shown, tools=offered, add_generation_prompt=True))
 
     def extend(
         self, played: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema], *, stopped: bool
@@ -63,7 +68,8 @@ class RendererChat:
         has no bridge."""
         ids = list(played)
         answer_at = self._answer_start(ids)
-        bridged = self._renderer.bridge_to_next_turn(ids[:answer_at], ids[answer_at:], _plain(new), tools=_tools(tools))
+        shown, offered = self._hidden(new, tools)
+        bridged = self._renderer.bridge_to_next_turn(ids[:answer_at], ids[answer_at:], shown, tools=offered)
         if bridged is None:
             raise SpliceRefused("the model's format cannot append these messages (renderers.bridge_to_next_turn)")
         if bridged.token_ids[: len(ids)] != ids:
@@ -74,8 +80,12 @@ class RendererChat:
         """Return the ids of an assistant message, including its closing tokens. Raises DataError if the format renders
         the message differently from a sampled one."""
         question: list[Any] = [{"role": "user", "content": "question"}]
-        prompt = self._renderer.render_ids(question, tools=_tools(tools), add_generation_prompt=True)
-        whole = self._renderer.render_ids([*question, *_plain([message])], tools=_tools(tools))
+        shown = plain(message)
+        if self._hides and self._control_tokens.occur_in(json_text(shown)):
+            shown = self._control_tokens.hide_in_answer(shown)
+        offered = self._hidden((), tools)[1]
+        prompt = self._renderer.render_ids(question, tools=offered, add_generation_prompt=True)
+        whole = self._renderer.render_ids([*question, shown], tools=offered)
         stops = [index for index, token_id in enumerate(whole) if token_id in self._stop_ids]
         if whole[: len(prompt)] != prompt or not stops or stops[-1] < len(prompt):
             raise DataError(
@@ -128,6 +138,15 @@ class RendererChat:
         end = self._tokenizer.encode("</think>", add_special_tokens=False)
         return AnswerGrammar(self, reasoning=reasoning, added_tokens=added_tokens, end_of_reasoning=end)
 
+    def _hidden(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema]
+    ) -> tuple[list[dict[str, Json]], list[Any] | None]:
+        """Return messages and tools with placeholders for the names of control tokens."""
+        shown, offered = [plain(message) for message in messages], _tools(tools)
+        if not self._hides or not self._control_tokens.occur_in(json_text([shown, offered])):
+            return shown, offered
+        return self._control_tokens.hide_in_messages(shown), self._control_tokens.hide(offered)
+
     def _answer_start(self, ids: list[int]) -> int:
         """Return the position where the last answer starts, which is after the last generation prompt."""
         length = len(self._generation_ids)
@@ -135,6 +154,30 @@ class RendererChat:
             if ids[start : start + length] == self._generation_ids:
                 return start + length
         raise SpliceRefused("the earlier tokens contain no prompt to answer")
+
+
+class _PlainTextTokenizer:
+    """A tokenizer that tokenizes hidden names as ordinary text."""
+
+    def __init__(self, tokenizer: Any, control_tokens: ControlTokens) -> None:
+        self._tokenizer = tokenizer
+        self._control_tokens = control_tokens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def encode(self, text: str, **options: Any) -> list[int]:
+        if not self._control_tokens.are_hidden_in(text):
+            return self._tokenizer.encode(text, **options)
+        return self._control_tokens.encode(text)
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        """Return ids and offsets. Renderers use the offsets to mark the content of messages, and Sparring does not use
+        these marks. Therefore, all offsets of text with hidden names are 0."""
+        if not self._control_tokens.are_hidden_in(text):
+            return self._tokenizer(text, **options)
+        ids = self._control_tokens.encode(text)
+        return {"input_ids": ids, "offset_mapping": [(0, 0)] * len(ids)}
 
 
 def _create(tokenizer: Any, name: str) -> Any:
@@ -169,10 +212,6 @@ def _call(call: ParsedToolCall, index: int) -> dict[str, Json]:
         return {"text": call.raw, "problem": "not_json"}
     function = {"name": call.name, "arguments": arguments_text(arguments)}
     return {"id": call.id or f"call_{index}", "type": "function", "function": function}
-
-
-def _plain(messages: Sequence[Message]) -> list[Any]:
-    return [plain(message) for message in messages]
 
 
 def _tools(tools: Sequence[ToolSchema]) -> list[Any] | None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, final
 
 from sparring.chat import bracket_calls
 from sparring.chat.constraints import AnswerGrammar, Reasoning
+from sparring.chat.control_tokens import ControlTokens, TextTokenizer
 from sparring.chat.messages import content_text, json_text, plain
 from sparring.chat.tool_calls import parse_assistant, render_assistant, tools_text
 from sparring.errors import DataError
@@ -19,23 +20,11 @@ _ANSWER = "sparring-answer"
 """Replaces the sampled answer when the template is rendered to find out what follows an answer."""
 
 
-class Tokenizer(Protocol):
+class Tokenizer(TextTokenizer, Protocol):
     """The methods of a Hugging Face tokenizer that Sparring uses."""
 
     @property
     def eos_token_id(self) -> Any: ...
-
-    @property
-    def all_special_ids(self) -> Sequence[int]: ...
-
-    @property
-    def chat_template(self) -> Any: ...
-
-    def get_added_vocab(self) -> Mapping[str, int]: ...
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...
 
     def apply_chat_template(self, conversation: Sequence[Mapping[str, Any]], **options: Any) -> Any: ...
 
@@ -87,7 +76,7 @@ class TemplateChat:
 
     The next prompt is never rendered as a whole. Instead, rendering a placeholder conversation shows which text the
     template puts after an answer, and only that text is tokenized. The text starts with a special token, so no token
-    spans the boundary.
+    spans the boundary. The names of control tokens in messages and tools stay text (`control_tokens.py`).
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -98,6 +87,7 @@ class TemplateChat:
                 "This tokenizer has no chat template; use an instruct model, or add a chat template to the tokenizer."
             )
         self._tokenizer = tokenizer
+        self._control_tokens = ControlTokens(tokenizer)
         template = str(tokenizer.chat_template)
         self._has_tools = "tools" in template
         self._has_brackets = bracket_calls.MARK in template
@@ -141,6 +131,8 @@ class TemplateChat:
             raise DataError(
                 "The chat template does not close an answer with a special token; answers cannot be demonstrated."
             )
+        if self._control_tokens.occur_in(json_text(plain(message))):
+            message = self._control_tokens.hide_in_answer(plain(message))
         if not self._has_tools:
             return tuple(self._encoded(render_assistant(message) + self._close))
         question = {"role": "user", "content": "question"}
@@ -191,6 +183,8 @@ class TemplateChat:
 
     def _render_uncached(self, key: str) -> tuple[int, ...]:
         messages, tools = json.loads(key)
+        if self._control_tokens.occur_in(key):
+            messages, tools = self._hidden(messages), self._control_tokens.hide(tools)
         try:
             return tuple(self._encoded(self._text(self._adapted(messages, tools), tools, to_be_answered=True)))
         except Exception as error:
@@ -204,6 +198,8 @@ class TemplateChat:
         new: list[dict[str, Json]] = json.loads(key)
         if self._close is None:
             raise SpliceRefused("the template does not close an answer with a special token")
+        if self._control_tokens.occur_in(key):
+            new = self._hidden(new)
         answer: dict[str, Json] = {"role": "assistant", "content": self._answer}
         results = [message for message in new if message.get("role") == "tool"]
         if self._has_tools and results:
@@ -218,6 +214,11 @@ class TemplateChat:
         if not long.startswith(short[: close_at + len(self._close)]):
             raise SpliceRefused("the template changes an answer when messages follow it")
         return tuple(self._encoded(long[close_at:]))
+
+    def _hidden(self, messages: list[dict[str, Json]]) -> list[dict[str, Json]]:
+        # Short ids are derived from the original ids.
+        short = bracket_calls.with_short_ids(messages) if self._has_brackets else messages
+        return self._control_tokens.hide_in_messages(short)
 
     def _adapted(self, messages: list[dict[str, Json]], tools: Sequence[ToolSchema]) -> list[dict[str, Json]]:
         """Return messages that the template accepts. If the template supports tools, the messages are unchanged."""
@@ -263,7 +264,7 @@ class TemplateChat:
         )
 
     def _encoded(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False)
+        return self._control_tokens.encode(text)
 
     def _turn_close(self) -> str | None:
         """Return the special token that the template puts directly after an answer."""
