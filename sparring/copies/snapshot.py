@@ -24,6 +24,7 @@ from sparring.ledger.reading import back_up
 from sparring.run_folders import RunFolder
 from sparring.run_folders.run_folder import ENGINE, LEDGER, LOCK, PAUSE, STOP
 from sparring.runtime.faults import fault_point
+from sparring.runtime.private_files import create_folder
 from sparring.training.disk_space import measure_free_bytes
 
 STAGE = ".copy"
@@ -71,7 +72,7 @@ def take_snapshot(folder: RunFolder, previous: Mapping[str, FileEntry]) -> Itera
     try:
         for attempt in range(MAX_ATTEMPTS):
             shutil.rmtree(stage, ignore_errors=True)
-            stage.mkdir()
+            create_folder(stage)
             snapshot = Snapshot()
             newest = _fill(folder, snapshot, previous, _pinner(stage))
             if newest is None or f"checkpoints/{newest}/manifest.json" in snapshot.files:

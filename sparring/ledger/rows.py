@@ -13,10 +13,12 @@ null in rows that were written before format 4. `verification` recomputes the ch
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,6 +139,8 @@ def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str
     """
     try:
         # An evaluation may write during training. Each process waits for the commits of the other.
+        if str(path) != ":memory:":
+            create_database(path)
         db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False, timeout=_LOCK_SECONDS)
         register_functions(db)
         db.execute("PRAGMA journal_mode=WAL")
@@ -145,6 +149,13 @@ def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str
         return db, db.execute("SELECT id, state, split, step FROM rollouts").fetchall()
     except (sqlite3.Error, UnicodeDecodeError) as error:  # A damaged schema raises UnicodeDecodeError.
         raise unusable(path, error) from error
+
+
+def create_database(path: Path | str) -> None:
+    """Create an empty file that only its owner can read. SQLite gives the files next to it the same mode. An existing file,
+    and one that cannot be created, are left to SQLite."""
+    with suppress(OSError):
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
 
 def register_functions(db: sqlite3.Connection) -> None:

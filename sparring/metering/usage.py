@@ -116,7 +116,7 @@ def count_request(endpoint: str, *, answered: bool, usage: Usage | None) -> None
     }
     # A full disk stops a run when it saves a checkpoint. It must not fail requests.
     with suppress(OSError):
-        descriptor = os.open(Path(folder) / USAGE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = os.open(Path(folder) / USAGE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(descriptor, (json.dumps(line) + "\n").encode())
         finally:

@@ -32,6 +32,7 @@ from sparring.algorithms.credit import rewarded
 from sparring.run_folders.encode import encode, encode_line
 from sparring.run_folders.history import FIRST_STEPS, LAST_STEPS, Digest, History, RecordedCall, summarize
 from sparring.run_folders.stored import parse_trajectory, read_metrics, read_placed_trajectories
+from sparring.runtime.private_files import create_folder, open_private
 from sparring.types import Message, Outcome, Reward, Task, Trajectory
 
 FORMAT = 1
@@ -180,11 +181,11 @@ def _write(file: Path, state: FileState, parts: _Parts) -> None:
         "checksums": [zlib.crc32(line) for line in lines],
     }
     path = _path(file)
-    path.parent.mkdir(exist_ok=True)
+    create_folder(path.parent, exist_ok=True)
     # Commands may write the same file at the same time. Readers see a complete file or none.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.part")
     try:
-        with temporary.open("wb") as stream:
+        with open_private(temporary, "wb") as stream:
             stream.write(json.dumps(header).encode() + b"\n")
             stream.writelines(lines)
         temporary.replace(path)

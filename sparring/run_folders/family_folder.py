@@ -19,6 +19,7 @@ from sparring.errors import DataError, UsageError
 from sparring.run_folders.formats import require_format
 from sparring.run_folders.recipe_files import RecipeFiles, list_files, sha256
 from sparring.run_folders.run_folder import FAMILY, RunFolder, hold_lock, write_json
+from sparring.runtime.private_files import create_folder
 from sparring.types import Json
 
 FORMAT = 1
@@ -102,7 +103,8 @@ class FamilyFolder:
             "runs": [],
         }
         try:
-            path.mkdir(parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            create_folder(path)
             write_json(path / FAMILY, content)
         except OSError as error:
             raise DataError(

@@ -45,6 +45,7 @@ from sparring.run_folders.recipe_files import (
     list_files,
     sha256,
 )
+from sparring.runtime.private_files import create_folder, open_private, write_private
 from sparring.runtime.redaction import mask_secrets
 from sparring.types import Json
 
@@ -176,7 +177,7 @@ class RunFolder:
         for report in reports:
             manifest["sha256"] |= report["measured"].get("files", {})
         write_json(self.path / MANIFEST, manifest)
-        with (self.path / FINDINGS).open("a", encoding="utf-8") as file:
+        with open_private(self.path / FINDINGS, "a") as file:
             for finding in (one for report in reports for one in report["findings"]):
                 file.write(json.dumps({"time": time.time(), **finding}) + "\n")
 
@@ -190,7 +191,7 @@ class RunFolder:
         lines = path.read_text("utf-8").splitlines() if path.is_file() else []
         # Findings of detectors have a step.
         own = [line for line in lines if line.strip() and json.loads(line).get("step") is None]
-        (self.path / FINDINGS).write_text("".join(f"{line}\n" for line in own), "utf-8")
+        write_private(self.path / FINDINGS, "".join(f"{line}\n" for line in own))
 
     def origin(self) -> Mapping[str, Any] | None:
         """Return the entry of `lineage.record_branch` or `record_weights` (which has `weights`), or None if the run has
@@ -255,7 +256,7 @@ class RunFolder:
 
     def write_vocabulary(self, texts: Sequence[str]) -> None:
         """Store the text of each token id, keyed by id."""
-        (self.path / VOCABULARY).write_bytes(encode(texts))
+        write_private(self.path / VOCABULARY, encode(texts))
 
     @property
     def checkpoints(self) -> Path:
@@ -300,7 +301,7 @@ class RunFolder:
     def next_evaluation_path(self, stem: str = "held_out") -> Path:
         """Return the path of the next evaluation: evaluations/held_out-001.json and so on. Unfinished evaluations are
         also included."""
-        self.evaluations.mkdir(exist_ok=True)
+        create_folder(self.evaluations, exist_ok=True)
         numbers = [_next_number(self.evaluations, stem, suffix) for suffix in (".json", UNFINISHED)]
         return self.evaluations / f"{stem}-{max(numbers):03}.json"
 
@@ -411,7 +412,7 @@ class RunFolder:
 def hold_lock(folder: Path, refusal: SparringError) -> Iterator[None]:
     """Lock a folder for the duration of a `with` block. The operating system releases the lock when the process ends.
     Raises `refusal` if it is already locked."""
-    with (folder / LOCK).open("a") as file:
+    with open_private(folder / LOCK, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -485,7 +486,7 @@ def _taken(path: Path) -> DataError:
 def _create_folder(runs_dir: Path, name: str | None, recipe: Path) -> Path:
     if name is not None:
         try:
-            (runs_dir / name).mkdir()
+            create_folder(runs_dir / name)
         except FileExistsError:
             raise _taken(runs_dir / name) from None
         return runs_dir / name
@@ -493,7 +494,7 @@ def _create_folder(runs_dir: Path, name: str | None, recipe: Path) -> Path:
     while True:
         path = runs_dir / f"{stem}-{_next_number(runs_dir, stem):03}"
         try:
-            path.mkdir()
+            create_folder(path)
         except FileExistsError:
             # Another process was faster. The next iteration counts its folder.
             continue
@@ -515,7 +516,7 @@ def _write_recipe(path: Path, config: Config, files: RecipeFiles) -> None:
         updates[name] = getattr(config, name).model_copy(update=named)
     if config.is_trainable and Path(config.model.name).is_dir():
         updates["model"] = config.model.model_copy(update={"name": str(Path(config.model.name).resolve())})
-    (path / RECIPE).write_text(resolved_toml(config.model_copy(update=updates)), "utf-8")
+    write_private(path / RECIPE, resolved_toml(config.model_copy(update=updates)))
 
 
 def _files(config: Config) -> dict[str, dict[str, str]]:
@@ -577,7 +578,7 @@ def write_json(path: Path, content: Json) -> None:
     text = json.dumps(content, indent=1) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, "utf-8")
+        write_private(temporary, text)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)

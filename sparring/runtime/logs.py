@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TextIO, cast
 
+from sparring.runtime.private_files import open_private
 from sparring.runtime.redaction import mask_secrets
 
 LOG = "log.jsonl"
@@ -59,7 +60,7 @@ class _JsonLines(logging.Handler):
         if record.exc_text:
             entry["traceback"] = record.exc_text
         # If the disk is full, the line is still on standard error.
-        with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
+        with suppress(OSError), open_private(self._path, "a") as file:
             file.write(json.dumps(entry) + "\n")
 
 

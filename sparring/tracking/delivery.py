@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from sparring.runtime.private_files import write_private
 from sparring.tracking.journal import Piece, undelivered
 
 POLL_SECONDS = 1.0
@@ -80,7 +81,7 @@ class Record:
         """Replace the file in one step, so that readers never see part of it."""
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         content = {"address": self.address, "kept": self.kept, "told": self.delivered}
-        temporary.write_text(json.dumps(content) + "\n", "utf-8")
+        write_private(temporary, json.dumps(content) + "\n")
         temporary.replace(self.path)
 
 

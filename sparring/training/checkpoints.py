@@ -18,6 +18,7 @@ from torch import Tensor
 from sparring.errors import DataError, DiskError
 from sparring.models.policy import Policy, fingerprint
 from sparring.protocols import Learner, LearnerState
+from sparring.runtime.private_files import write_private
 from sparring.training.checkpoint_files import (
     find_best,
     find_newest,
@@ -68,7 +69,7 @@ def save(
 
     def fill(folder: Path) -> None:
         learner.write(folder)
-        (folder / "state.json").write_text(json.dumps(dict(state), indent=1), "utf-8")
+        write_private(folder / "state.json", json.dumps(dict(state), indent=1))
 
     try:
         return write(directory, step, fill, announce=announce)
