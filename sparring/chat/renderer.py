@@ -14,10 +14,11 @@ from renderers.configs import config_from_name
 
 from sparring.chat.constraints import AnswerGrammar, Reasoning
 from sparring.chat.harmony import provide_vocabulary
-from sparring.chat.messages import is_too_deep, plain, read_json
+from sparring.chat.messages import plain, read_json
 from sparring.chat.tool_calls import Problem, arguments_text
 from sparring.errors import DataError
 from sparring.protocols import SpliceRefused
+from sparring.runtime.json_values import is_too_deep
 from sparring.types import AnswerFormat, Constraint, Json, Message, ToolSchema
 
 _PROBLEMS: dict[ToolCallParseStatus, Problem] = {

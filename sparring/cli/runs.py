@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from sparring.metering.prices import read_prices
 from sparring.metering.usage import read_usage
 from sparring.run_folders import RunFolder, list_runs
 from sparring.run_folders.lineage import find_parent, read_ids
+from sparring.runtime.json_values import parse_json
 from sparring.tracking import Console
 from sparring.tracking.exporter import Exporter
 from sparring.tracking.open_trackers import require_libraries
@@ -292,7 +292,7 @@ def _latest_metrics(path: Path) -> Mapping[str, float]:
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     for number, line in enumerate(lines, start=1):
         try:
-            latest |= json.loads(line)["metrics"]
+            latest |= parse_json(line)["metrics"]
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}, line {number} is damaged: {error!r}. Remove the line.") from error
     return latest

@@ -30,6 +30,7 @@ from sparring.run_folders.encode import encode_line
 from sparring.run_folders.formats import require_format
 from sparring.run_folders.run_folder import UNFINISHED
 from sparring.run_folders.stored import parse_trajectory, read_rows
+from sparring.runtime.json_values import parse_json
 from sparring.runtime.private_files import create_folder, open_private, write_private
 from sparring.tracking.local import task_json, trajectory_json
 from sparring.types import Task, Trajectory
@@ -71,7 +72,7 @@ class Plan:
     def read(cls, path: Path) -> Self:
         """Read a plan from its file. Raises DataError if the file is not a plan."""
         try:
-            content = json.loads(path.read_text("utf-8"))
+            content = parse_json(path.read_text("utf-8"))
             require_format(path, content["format"], FORMAT, otherwise="start a new evaluation")
             policies = [Policy(**{**one, "kind": PolicyKind(one["kind"])}) for one in content["policies"]]
             temperatures = content["temperatures"]

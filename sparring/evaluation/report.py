@@ -15,6 +15,7 @@ from sparring.findings import Finding
 from sparring.metering.usage import EndpointUsage
 from sparring.pages.html import table
 from sparring.run_folders.formats import require_format
+from sparring.runtime.json_values import parse_json
 from sparring.runtime.private_files import create_folder, write_private
 from sparring.tracking import LocalTracker
 from sparring.types import TrajectoryGroup
@@ -94,7 +95,7 @@ def comparisons(evaluations: Sequence[Evaluation]) -> tuple[Comparison, ...]:
 def read_report(path: Path) -> EvaluationReport:
     """Read a report, or a validation result, which is a single evaluation. Raises DataError if the file is neither."""
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = parse_json(path.read_text("utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; specify an evaluation of a run, evaluations/*.json.") from None
     except (OSError, ValueError) as error:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from sparring.chat.messages import json_text
 from sparring.errors import DataError, ServiceError, SparringError
 from sparring.run_folders.formats import require_format
+from sparring.runtime.json_values import parse_json
 from sparring.types import Sampling, StopReason, Turn, UntrainedReason
 
 FORMAT = 4
@@ -387,7 +388,7 @@ def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
         (rollout_id,),
     ):  # fmt: skip
         inherited = () if parent is None else turns[parent].prompt_ids + turns[parent].token_ids
-        temperature, top_p, max_tokens = json.loads(sampling)
+        temperature, top_p, max_tokens = parse_json(sampling)
         turns[id] = Turn(
             id=id,
             parent=parent,
@@ -395,11 +396,11 @@ def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
             prompt_ids=inherited + unpack("i", new_prompt_ids),
             token_ids=unpack("i", token_ids),
             sampled_logprobs=unpack("f", logprobs),
-            versions=tuple((version, count) for version, count in json.loads(versions)),
+            versions=tuple((version, count) for version, count in parse_json(versions)),
             fingerprint=fingerprint,
             stop_reason=StopReason(stop_reason),
             sampling=Sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens),
-            message=json.loads(message),
+            message=parse_json(message),
             num_computed_tokens=num_computed_tokens,
             seconds=seconds,
             removed_mass=removed_mass,

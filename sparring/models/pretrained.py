@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from sparring.models.architectures.loading import load_model
 from sparring.models.export import untie_adapted_head
 from sparring.models.load_errors import describe_load_error, refuse_pickles
 from sparring.models.policy import DTYPES, fingerprint
+from sparring.runtime.json_values import parse_json
 
 BASE_FOLDER = "base_model"
 """The subfolder of an exported adapter that contains its base model, if the base model is not available elsewhere."""
@@ -64,7 +64,7 @@ def is_adapter(folder: Path) -> bool:
 def _adapted(folder: Path, exported: dict[str, Any]) -> Any:
     """Load an exported adapter and merge it into the base that the export names. Raises ServiceError if that base model
     has changed."""
-    named = str(json.loads((folder / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"])
+    named = str(parse_json((folder / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"])
     if (folder / BASE_FOLDER).is_dir():
         named = str(folder / BASE_FOLDER)
     elif exported.get("name") == smollm2.NAME:

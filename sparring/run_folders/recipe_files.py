@@ -6,7 +6,6 @@ They are in the run's folder `recipe/`, so that the recipe's code finds the file
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sparring.errors import DataError
+from sparring.runtime.json_values import parse_json
 from sparring.runtime.private_files import OWNER_ONLY, create_folder
 
 RUN_RECIPE = "run.toml"
@@ -113,7 +113,7 @@ def check_links(folder: Path) -> None:
     if folder.name != FOLDER or not path.is_file():
         return
     try:
-        linked: Mapping[str, Any] = json.loads(path.read_text("utf-8")).get("linked", {})
+        linked: Mapping[str, Any] = parse_json(path.read_text("utf-8")).get("linked", {})
     except (ValueError, AttributeError) as error:
         raise DataError(f"{path} is not a JSON object ({error}); restore it, or specify another run.") from error
     for name, entry in linked.items():

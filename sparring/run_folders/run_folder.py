@@ -45,6 +45,7 @@ from sparring.run_folders.recipe_files import (
     list_files,
     sha256,
 )
+from sparring.runtime.json_values import parse_json
 from sparring.runtime.private_files import create_folder, open_private, write_private
 from sparring.runtime.redaction import mask_secrets
 from sparring.types import Json
@@ -67,6 +68,8 @@ UNFINISHED = ".part"
 _PACKAGES = ("sparring", "torch", "transformers", "peft", "renderers", "tokenizers", "numpy")
 _MAX_REASON = 2000
 """The maximum length of a reason in `status.json`, which must fit into one disk block."""
+_LONGEST_NAME = 200
+"""The length of the longest name of a run in bytes. File systems allow 255, and names of other files begin with it."""
 _UNSAFE = re.compile(r"[/\\\x00]|^\.{1,2}$|^$")
 
 
@@ -123,6 +126,8 @@ class RunFolder:
         """Raise DataError if a new run cannot have this name: it is not a valid folder name, or another run has it."""
         if name is not None and _UNSAFE.search(name):
             raise DataError(f"run name {name!r} is not a valid folder name; choose a name without slashes.")
+        if name is not None and len(os.fsencode(name)) > _LONGEST_NAME:
+            raise DataError(f"run name {name[:40]!r}... is longer than {_LONGEST_NAME} bytes; choose a shorter one.")
         if name is not None and (runs_dir / name).exists():
             raise _taken(runs_dir / name)
 
@@ -190,7 +195,7 @@ class RunFolder:
         path = other.path / FINDINGS
         lines = path.read_text("utf-8").splitlines() if path.is_file() else []
         # Findings of detectors have a step.
-        own = [line for line in lines if line.strip() and json.loads(line).get("step") is None]
+        own = [line for line in lines if line.strip() and parse_json(line).get("step") is None]
         write_private(self.path / FINDINGS, "".join(f"{line}\n" for line in own))
 
     def origin(self) -> Mapping[str, Any] | None:
@@ -208,7 +213,7 @@ class RunFolder:
         manifest. Raises DataError if it is damaged or of a newer format, and OSError if it cannot be read."""
         path = self.path / MANIFEST
         try:
-            content: Any = json.loads(path.read_text("utf-8")) if path.exists() else {}
+            content: Any = parse_json(path.read_text("utf-8")) if path.exists() else {}
         except ValueError as error:
             raise DataError(f"{path} is not a JSON object ({error}); restore it, or specify another run.") from error
         if not isinstance(content, dict):
@@ -289,7 +294,7 @@ class RunFolder:
         scores: dict[int, float] = {}
         for path in self.evaluations.glob("validation-*.json"):
             try:
-                mean = json.loads(path.read_text("utf-8"))["score"]["mean"]
+                mean = parse_json(path.read_text("utf-8"))["score"]["mean"]
                 if mean is not None:
                     scores[int(path.stem.partition("-")[2])] = float(mean)
             except (OSError, ValueError, KeyError, TypeError) as error:
@@ -348,7 +353,7 @@ class RunFolder:
         """
         path = self.path / STATUS
         try:
-            status: Any = json.loads(path.read_text("utf-8"))
+            status: Any = parse_json(path.read_text("utf-8"))
         except FileNotFoundError:
             return {}
         except ValueError as error:

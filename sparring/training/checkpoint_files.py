@@ -20,6 +20,7 @@ from pathlib import Path
 from sparring.errors import DataError
 from sparring.run_folders.formats import require_format
 from sparring.runtime.faults import fault_point
+from sparring.runtime.json_values import parse_json
 from sparring.runtime.logs import get_logger
 from sparring.runtime.private_files import create_folder, write_private
 
@@ -181,7 +182,7 @@ def verify(checkpoint: Path) -> None:
     """Check the files of a checkpoint. Raises DataError, which names the affected file, if a file is missing or does
     not match its hash."""
     try:
-        manifest = json.loads((checkpoint / _MANIFEST).read_text("utf-8"))
+        manifest = parse_json((checkpoint / _MANIFEST).read_text("utf-8"))
         known, files = manifest["format"], dict(manifest["files"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
