@@ -26,6 +26,7 @@ from sparring.runtime.faults import arm_from_environment
 from sparring.runtime.interrupts import Terminated, exit_code, raise_on_signals
 from sparring.runtime.logs import ignore_write_errors, show_on_stderr
 from sparring.runtime.redaction import mask_secrets
+from sparring.runtime.terminal import visible
 from sparring.supervision.report import supervised
 from sparring.supervision.supervisor import Supervisor
 
@@ -72,7 +73,7 @@ def report_failures(command: Callable[..., None]) -> Callable[..., None]:
             say_error(f"{error}{_raised_at(error.__cause__) if error.exit_code == 1 else ''}")
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt as error:
-            typer.echo("interrupted", err=True)
+            note("interrupted")
             raise typer.Exit(exit_code(error)) from None
         except BrokenPipeError:
             raise
@@ -185,9 +186,7 @@ def main() -> None:
     name = next(iter(sys.argv[1:]), "")
     if name in SUPERVISED and not report.is_heard and "--help" not in sys.argv:
         command = (sys.executable, "-P", "-m", "sparring", *sys.argv[1:])
-        sys.exit(
-            Supervisor(command, None, what=f"`sparring {name}`", say=lambda line: typer.echo(line, err=True)).run()
-        )
+        sys.exit(Supervisor(command, None, what=f"`sparring {name}`", say=note).run())
     raise_on_signals()
     try:
         arm_from_environment()
@@ -247,8 +246,14 @@ def _results_alone() -> Iterator[None]:
 
 def say_error(text: str) -> None:
     """Print an error on standard error, without secrets and without the middle of a very long text."""
-    typer.echo(f"error: {cut(mask_secrets(text), MOST_CHARACTERS)}", err=True)
+    note(f"error: {cut(mask_secrets(text), MOST_CHARACTERS)}")
+
+
+def note(line: str) -> None:
+    """Print a line that is not a result, on standard error."""
+    typer.echo(visible(line), err=True)
 
 
 def say(line: str) -> None:
-    typer.echo(line)
+    """Print a line of the result on standard output."""
+    typer.echo(visible(line))

@@ -129,7 +129,7 @@ def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source
     except ValidationError as error:
         details = error.errors(include_url=False)
         problems += map(described, details[:MOST_SHOWN])
-        # Finding the nearest key takes time, and nobody reads it in a list of thousands.
+        # Finding the nearest key takes time, and these problems are only counted.
         problems += (ConfigProblem(_path(detail), detail["msg"]) for detail in details[MOST_SHOWN:])
         # A named policy with an invalid key is left out completely, because [policies] is a section of sections.
         wrong = {".".join(str(part) for part in detail["loc"][:2]) for detail in details}

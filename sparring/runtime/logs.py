@@ -17,6 +17,7 @@ from typing import Any, Final, TextIO, cast
 
 from sparring.runtime.private_files import open_private
 from sparring.runtime.redaction import mask_secrets
+from sparring.runtime.terminal import visible
 
 LOG = "log.jsonl"
 """File in a run folder with the log of the training, one `{"time", "level", "logger", "message"}` per line."""
@@ -68,7 +69,7 @@ class _Lines(logging.Handler):
     """A handler that writes to the current `sys.stderr`, which progress bars replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(f"{record.levelname.lower()}: {self.format(record)}", file=sys.stderr)  # noqa: T201
+        print(visible(f"{record.levelname.lower()}: {self.format(record)}"), file=sys.stderr)  # noqa: T201
 
 
 class _RootElsewhere(logging.Handler):
