@@ -207,8 +207,15 @@ def main() -> None:
 
 
 def resolve_run(run: Path) -> Path:
-    """Return the path of a run. The user may give the path itself, or the run's name in `runs/`."""
-    return Path("runs") / run if not run.exists() and (Path("runs") / run).is_dir() else run
+    """Return the path of a run. The user may give the path itself, or the run's name in `runs/`. Raises DataError if the run
+    contains links to other places."""
+    from sparring.run_folders.links import refuse_foreign_files
+    from sparring.run_folders.recipe_files import RUN_RECIPE
+
+    path = Path("runs") / run if not run.exists() and (Path("runs") / run).is_dir() else run
+    if (path / RUN_RECIPE).is_file():
+        refuse_foreign_files(path)
+    return path
 
 
 def _raised_at(error: BaseException | None) -> str:
