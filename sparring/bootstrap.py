@@ -35,6 +35,7 @@ from sparring.run_folders.encode import encode_line
 from sparring.run_folders.recipe_files import find_code_folder
 from sparring.run_folders.stored import read_rows
 from sparring.runtime import interrupts
+from sparring.runtime.private_files import create_folder, open_private
 from sparring.tracking import Console
 from sparring.tracking.console import ProgressCallback
 from sparring.types import EngineCapabilities, Json, MessageAnswer, MessageRequest, Sampling, Task, Trajectory
@@ -101,8 +102,8 @@ class _Folder:
         cannot be written or another process uses it."""
         self.path = path
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = (path / "lock").open("w")
+            create_folder(path, parents=True, exist_ok=True)
+            self._lock = open_private(path / "lock", "w")
         except OSError as error:
             raise UsageError(f"{path} cannot be used as a folder: {error}; give another one with --out.") from error
         try:
@@ -333,7 +334,7 @@ def _drop_incomplete_line(path: Path) -> None:
 
 def _append(path: Path, row: Mapping[str, Json]) -> None:
     """Append a line that is on the disk when this returns."""
-    with path.open("ab") as file:
+    with open_private(path, "ab") as file:
         file.write(encode_line(row))
         file.flush()
         os.fsync(file.fileno())

@@ -25,11 +25,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MOST_SHOWN = 20
+"""The number of problems of a recipe that a message lists."""
+_MOST_OF_KEY, _MOST_OF_PROBLEM = 120, 600
+
 
 class SparringError(Exception):
     """Base class of all errors that are reported without a traceback."""
 
     exit_code = 1
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text with at most this number of characters. What is too much is left out of its middle, because a message
+    begins with what was given and ends with what to do."""
+    if len(text) <= most:
+        return text
+    mark = f" ... ({len(text) - most:,} characters) ... "
+    end = (most - len(mark)) // 3
+    return text[: most - len(mark) - end] + mark + text[-end:]
 
 
 class UsageError(SparringError):
@@ -49,7 +63,12 @@ class ConfigError(UsageError):
 
     def __init__(self, problems: list[ConfigProblem], source: str = "the recipe") -> None:
         self.problems = problems
-        lines = "\n".join(f"  {problem.key}: {problem.message}" for problem in problems)
+        shown = [
+            f"  {cut(one.key, _MOST_OF_KEY)}: {cut(one.message, _MOST_OF_PROBLEM)}" for one in problems[:MOST_SHOWN]
+        ]
+        if len(problems) > MOST_SHOWN:
+            shown.append(f"  and {len(problems) - MOST_SHOWN:,} more")
+        lines = "\n".join(shown)
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         super().__init__(f"{count} in {source}:\n{lines}")
 

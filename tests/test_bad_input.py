@@ -14,6 +14,7 @@ from sparring.run_folders import RunFolder
 
 CHASE = Path(__file__).parents[1] / "recipes" / "pointer_chase"
 USAGE, DATA, SERVICE, GATE = 2, 3, 4, 5
+DEEP, LONG = 100_000, "x" * 300
 
 DRY = ("train", "toy", "--dry-run", "--json")
 PLAY = (
@@ -67,6 +68,14 @@ def a_damaged_checkpoint() -> None:
     (checkpoint / "manifest.json").write_text(
         '{"format": 1, "files": {"weights.safetensors": "00", "state.json": "00"}}'
     )
+
+
+def deep(name: str, *, levels: int = DEEP) -> Callable[[], object]:
+    return write(name, f'{{"prompt": "a", "b": {"[" * levels}{"]" * levels}}}\n')
+
+
+def deep_in_run(name: str) -> Callable[[], object]:
+    return lambda: deep(str(a_run().path / name))()
 
 
 def a_torn_checkpoint() -> None:
@@ -170,6 +179,110 @@ RECIPES = [
         USAGE,
         ("'environment' cannot be imported", "SyntaxError", "Fix it"),
         append("toy/environment.py", "\ndef (:\n"),
+    ),
+]
+
+HUGE = [
+    *(
+        Case(
+            f"a recipe with {given}",
+            DRY,
+            USAGE,
+            parts,
+            write("toy/recipe.toml", text),
+        )
+        for given, text, parts in (
+            ("deep lists", f"a = {'[' * DEEP}{']' * DEEP}", ("cannot be used as a recipe", "deeper than 50 levels")),
+            ("deep tables", f"a = {'{a=' * 60}1{'}' * 60}", ("cannot be used as a recipe", "deeper than 50 levels")),
+            ("a header of 20,000 parts", f"[{'.'.join(['a'] * 20_000)}]", ("more than 50 parts", "shorten it")),
+            ("a key of 20,000 parts", " . ".join(["a"] * 20_000) + "=1", ("more than 50 parts", "shorten it")),
+            ("an integer of 100,000 digits", f"[batch]\ngroup_size = {'9' * 100_000}", ("cannot be used", "digits")),
+            ("20,000 unknown sections", "\n".join(f"[s{n}]" for n in range(20_000)), ("is not a known key", "more")),
+            (
+                "20,000 unknown keys",
+                "[batch]\n" + "\n".join(f"k{n} = 1" for n in range(20_000)),
+                ("20002 problems", "batch.k0: is not a known key", "and 19,982 more"),
+            ),
+            ("a key of 100,000 characters", f"[batch]\n{'k' * 100_000} = 1", ("batch.kkk", "is not a known key")),
+            ("a value of 100,000 characters", f"[batch]\ngroup_size = '{'k' * 100_000}'", ("valid integer",)),
+        )
+    ),
+    Case(
+        "an override with deep lists", (*DRY, f"batch.group_size={'[' * DEEP}"), USAGE, ("batch.group_size", "shorten")
+    ),
+    Case("an override with a long key", (*DRY, f"{'a.' * 20_000}a=1"), USAGE, ("more than 50 parts",)),
+    Case("an override with a large integer", (*DRY, f"batch.group_size={'9' * 100_000}"), USAGE, ("digits", "shorten")),
+    *(
+        Case(
+            f"a long value of {key}",
+            (*DRY, f"{key}={value * 100_000}"),
+            code,
+            parts,
+        )
+        for key, value, code, parts in (
+            ("model.name", "k", USAGE, ("characters) ...", "Give a shorter name")),
+            ("environment.target", "k", USAGE, ("characters) ...", "'module:name'")),
+            ("reward.reward", "k", USAGE, ("characters) ...", "'module:name'")),
+            ("data.train", "k", DATA, ("characters) ...", ".jsonl")),
+            ("engine.type", "k", USAGE, ("kkk...", "'torch'")),
+            ("algorithm.loss_fn", "k", USAGE, ("kkk", "cispo")),
+        )
+    ),
+    Case("deep JSON in a line", (*DRY, "data.train=t.jsonl"), DATA, ("t.jsonl, line 1", "nested"), deep("toy/t.jsonl")),
+    Case("deep JSON in a file", (*DRY, "data.train=t.json"), DATA, ("t.json", "nested too deeply"), deep("toy/t.json")),
+    Case(
+        "JSON that is too deep to be used",
+        (*DRY, "data.train=t.jsonl"),
+        DATA,
+        ("t.jsonl, line 1", "deeper than 200 levels"),
+        deep("toy/t.jsonl", levels=300),
+    ),
+    *(
+        Case(
+            f"deep JSON in a run's {file}, for {command[0]}",
+            command,
+            DATA,
+            (file, "nested too deeply"),
+            deep_in_run(file),
+        )
+        for file, command in (
+            ("manifest.json", ("eval", "old")),
+            ("status.json", ("runs", "show", "old")),
+            ("metrics.jsonl", ("runs", "show", "old")),
+            ("metrics.jsonl", ("report", "old")),
+            ("manifest.json", ("export", "old", "out")),
+        )
+    ),
+    *(
+        Case(f"a long name, for {' '.join(one[:30] for one in command)}", command, code, ("horter",))
+        for command, code in (
+            (("train", "toy", "--name", LONG), DATA),
+            (("train", LONG), USAGE),
+            (("train", "--resume", LONG), USAGE),
+            (("eval", LONG), USAGE),
+            (("check", LONG), USAGE),
+            (("export", LONG, "out"), USAGE),
+            (("serve", LONG), USAGE),
+            (("review", LONG), USAGE),
+            (("replay", LONG), USAGE),
+            (("diagnose", LONG), USAGE),
+            (("report", LONG), USAGE),
+            (("verify", LONG), USAGE),
+            (("plan", LONG), USAGE),
+            (("init", LONG), USAGE),
+            (("runs", "show", LONG), USAGE),
+            (("runs", "stop", LONG), USAGE),
+            (("runs", "copy", LONG, "file:///tmp"), USAGE),
+            (("runs", "branch", LONG), USAGE),
+            (("runs", "list", "--runs-dir", LONG), USAGE),
+        )
+    ),
+    Case("a long name of run.runs_dir", (*PLAY, f"run.runs_dir={LONG}"), DATA, ("too long", "set run.runs_dir")),
+    Case("a long name of an export", ("export", "old", LONG, "--merge"), USAGE, ("shorter name",), a_run),
+    Case("a long name of a report", ("report", "old", "--out", LONG), USAGE, ("--out", "too long"), a_run),
+    *(
+        Case(f"NUL in {key}", (*DRY, f'{key}="a\\u0000b"'), USAGE, (key, "NUL", "remove it"))
+        for key in ("data.train", "model.name", "environment.target", "run.runs_dir")
     ),
 ]
 
@@ -485,7 +598,9 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [*RECIPES, *DATASETS, *TOOLS, *REWARDS, *MODELS, *CHECKPOINTS, *COMMANDS], ids=lambda case: case.given
+    "case",
+    [*RECIPES, *HUGE, *DATASETS, *TOOLS, *REWARDS, *MODELS, *CHECKPOINTS, *COMMANDS],
+    ids=lambda case: case.given,
 )
 def test_bad_input_is_refused_with_what_why_and_what_to_do(case: Case) -> None:
     case.arrange()
@@ -497,6 +612,7 @@ def test_bad_input_is_refused_with_what_why_and_what_to_do(case: Case) -> None:
         assert part in result.output
     assert "Traceback" not in result.output
     assert "This error is unexpected" not in result.output
+    assert len(result.stderr) < 4000
 
 
 def test_the_recipe_that_these_cases_spoil_is_good() -> None:

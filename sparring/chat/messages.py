@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
+from sparring.runtime.json_values import is_too_deep, parse_json
 from sparring.types import Json, Message
 
 
@@ -34,10 +35,7 @@ def read_json(text: str | bytes) -> Json:
     value = orjson.loads(text)
     if _LONG_NUMBER in (text.encode() if isinstance(text, str) else text).translate(_DIGITS_AS_ZEROS):
         # orjson has checked the text, but converts integers beyond 64 bits to floats.
-        try:
-            return json.loads(text)
-        except RecursionError as error:
-            raise ValueError("nested too deeply") from error
+        return parse_json(text)
     return value
 
 
@@ -65,24 +63,6 @@ def canonical_json(value: Json) -> str:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
     except TypeError:  # as in `json_bytes`
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-MAX_DEPTH = 200
-"""The maximum nesting depth of a call's arguments. Comparing, rendering and storing arguments recurses into them."""
-
-
-def is_too_deep(value: Json, text: str) -> bool:
-    """Return whether a value is nested deeper than MAX_DEPTH. `text` is the JSON of the value."""
-    return text.count("[") + text.count("{") > MAX_DEPTH and depth(value) > MAX_DEPTH
-
-
-def depth(value: Json) -> int:
-    """Return the nesting depth of lists and objects."""
-    levels, level = 0, [value]
-    while level := [one for one in level if isinstance(one, dict | list)]:
-        levels += 1
-        level = [child for one in level for child in (one.values() if isinstance(one, dict) else one)]
-    return levels
 
 
 def call_name_and_arguments(call: Mapping[str, Json]) -> tuple[str, Json]:

@@ -15,10 +15,11 @@ from renderers.configs import config_from_name
 from sparring.chat.constraints import AnswerGrammar, Reasoning
 from sparring.chat.control_tokens import ControlTokens
 from sparring.chat.harmony import provide_vocabulary
-from sparring.chat.messages import is_too_deep, json_text, plain, read_json
+from sparring.chat.messages import json_text, plain, read_json
 from sparring.chat.tool_calls import Problem, arguments_text
 from sparring.errors import DataError
 from sparring.protocols import SpliceRefused
+from sparring.runtime.json_values import is_too_deep
 from sparring.types import AnswerFormat, Constraint, Json, Message, ToolSchema
 
 _PROBLEMS: dict[ToolCallParseStatus, Problem] = {

@@ -14,7 +14,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from sparring.chat.messages import call_name_and_arguments, content_text, is_too_deep, read_json
+from sparring.chat.messages import call_name_and_arguments, content_text, read_json
+from sparring.runtime.json_values import is_too_deep
 from sparring.types import Json, Message, ToolSchema
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"

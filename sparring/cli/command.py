@@ -20,17 +20,22 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from sparring.cli.extras import find_extra
-from sparring.errors import ServiceError, SparringError
+from sparring.errors import ServiceError, SparringError, UsageError, cut
 from sparring.runtime.cancellable import has_abandoned
 from sparring.runtime.faults import arm_from_environment
 from sparring.runtime.interrupts import Terminated, exit_code, raise_on_signals
 from sparring.runtime.logs import ignore_write_errors, show_on_stderr
 from sparring.runtime.redaction import mask_secrets
+from sparring.runtime.terminal import visible
 from sparring.supervision.report import supervised
 from sparring.supervision.supervisor import Supervisor
 
 SUPERVISED = frozenset({"bootstrap", "check", "control", "eval", "quickstart", "replay", "review"})
 """Commands that run a recipe's code in a separate process, as `train` does, so that no child process remains."""
+
+
+MOST_CHARACTERS = 3000
+"""The length of the longest message of an error. Parts of it may come from a file."""
 
 
 _INTERRUPTED = frozenset({exit_code(KeyboardInterrupt()), exit_code(Terminated())})
@@ -65,12 +70,10 @@ def report_failures(command: Callable[..., None]) -> Callable[..., None]:
             with _results_alone() if options.get("as_json") else nullcontext():
                 command(*arguments, **options)
         except SparringError as error:
-            typer.echo(
-                mask_secrets(f"error: {error}{_raised_at(error.__cause__) if error.exit_code == 1 else ''}"), err=True
-            )
+            say_error(f"{error}{_raised_at(error.__cause__) if error.exit_code == 1 else ''}")
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt as error:
-            typer.echo("interrupted", err=True)
+            note("interrupted")
             raise typer.Exit(exit_code(error)) from None
         except BrokenPipeError:
             raise
@@ -82,6 +85,9 @@ def report_failures(command: Callable[..., None]) -> Callable[..., None]:
 
 def _report_unexpected(error: Exception) -> int:
     """Report an error that a command does not expect, and return the exit code."""
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        say_error(f"{error}. Give a shorter name: file systems allow 255 bytes.")
+        return UsageError.exit_code
     if isinstance(error, OSError):
         advice = _for_os_error(error)
     else:
@@ -89,7 +95,7 @@ def _report_unexpected(error: Exception) -> int:
     if advice is None:
         _report_bug(error)
         return 1
-    typer.echo(mask_secrets(f"error: {error}. {advice}"), err=True)
+    say_error(f"{error}. {advice}")
     return ServiceError.exit_code
 
 
@@ -180,15 +186,13 @@ def main() -> None:
     name = next(iter(sys.argv[1:]), "")
     if name in SUPERVISED and not report.is_heard and "--help" not in sys.argv:
         command = (sys.executable, "-P", "-m", "sparring", *sys.argv[1:])
-        sys.exit(
-            Supervisor(command, None, what=f"`sparring {name}`", say=lambda line: typer.echo(line, err=True)).run()
-        )
+        sys.exit(Supervisor(command, None, what=f"`sparring {name}`", say=note).run())
     raise_on_signals()
     try:
         arm_from_environment()
         app()
     except SparringError as error:
-        typer.echo(mask_secrets(f"error: {error}"), err=True)
+        say_error(str(error))
         report.over(error.exit_code)
         sys.exit(error.exit_code)
     except SystemExit as end:
@@ -203,8 +207,15 @@ def main() -> None:
 
 
 def resolve_run(run: Path) -> Path:
-    """Return the path of a run. The user may give the path itself, or the run's name in `runs/`."""
-    return Path("runs") / run if not run.exists() and (Path("runs") / run).is_dir() else run
+    """Return the path of a run. The user may give the path itself, or the run's name in `runs/`. Raises DataError if the run
+    contains links to other places."""
+    from sparring.run_folders.links import refuse_foreign_files
+    from sparring.run_folders.recipe_files import RUN_RECIPE
+
+    path = Path("runs") / run if not run.exists() and (Path("runs") / run).is_dir() else run
+    if (path / RUN_RECIPE).is_file():
+        refuse_foreign_files(path)
+    return path
 
 
 def _raised_at(error: BaseException | None) -> str:
@@ -219,11 +230,10 @@ def _report_bug(error: Exception) -> None:
     descriptor, path = tempfile.mkstemp(prefix="sparring-error-", suffix=".txt")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(mask_secrets(f"sparring {' '.join(sys.argv[1:])}\n\n{''.join(traceback.format_exception(error))}"))
-    text = (
-        f"error: {type(error).__name__}: {error}\nThis error is unexpected. If your own code did not raise it, please "
+    say_error(
+        f"{type(error).__name__}: {error}\nThis error is unexpected. If your own code did not raise it, please "
         f"report it. The traceback is in {path}."
     )
-    typer.echo(mask_secrets(text), err=True)
 
 
 def print_json(value: Any) -> None:
@@ -241,5 +251,16 @@ def _results_alone() -> Iterator[None]:
         _results.reset(before)
 
 
+def say_error(text: str) -> None:
+    """Print an error on standard error, without secrets and without the middle of a very long text."""
+    note(f"error: {cut(mask_secrets(text), MOST_CHARACTERS)}")
+
+
+def note(line: str) -> None:
+    """Print a line that is not a result, on standard error."""
+    typer.echo(visible(line), err=True)
+
+
 def say(line: str) -> None:
-    typer.echo(line)
+    """Print a line of the result on standard output."""
+    typer.echo(visible(line))

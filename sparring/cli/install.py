@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sparring.cli.command import Json, app, print_json, report_failures, say
+from sparring.cli.command import Json, app, note, print_json, report_failures, say
 
 
 class _Package(StrEnum):
@@ -39,7 +39,7 @@ def install(
 
     folder = default_folder() if into is None else into
     chosen = find_device() if device is _Device.AUTO else device.value
-    install_vllm(folder.absolute(), chosen, announce=lambda line: typer.echo(line, err=True))
+    install_vllm(folder.absolute(), chosen, announce=note)
     if as_json:
         print_json({"package": package.value, "folder": str(folder), "device": chosen})
     else:

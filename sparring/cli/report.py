@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sparring.cli.command import Json, Prices, Run, app, print_json, report_failures, resolve_run, say
+from sparring.cli.command import Json, Prices, Run, app, note, print_json, report_failures, resolve_run, say
 from sparring.errors import UsageError
 from sparring.tracking import Console
 
@@ -85,7 +85,7 @@ def watch(
             port=port,
             prices=read_prices(price or ()),
             on_ready=ready,
-            on_problem=lambda problem: typer.echo(f"warning: {problem}", err=True),
+            on_problem=lambda problem: note(f"warning: {problem}"),
         )
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        note("stopped")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,12 +9,24 @@ from typing import Annotated, Any
 
 import typer
 
-from sparring.cli.command import Json, Overrides, Prices, Run, print_json, report_failures, resolve_run, runs_app, say
+from sparring.cli.command import (
+    Json,
+    Overrides,
+    Prices,
+    Run,
+    note,
+    print_json,
+    report_failures,
+    resolve_run,
+    runs_app,
+    say,
+)
 from sparring.errors import DataError, ServiceError, UsageError
 from sparring.metering.prices import read_prices
 from sparring.metering.usage import read_usage
 from sparring.run_folders import RunFolder, list_runs
 from sparring.run_folders.lineage import find_parent, read_ids
+from sparring.runtime.json_values import parse_json
 from sparring.tracking import Console
 from sparring.tracking.exporter import Exporter
 from sparring.tracking.open_trackers import require_libraries
@@ -146,7 +157,7 @@ def runs_fetch(
     """Restore a run from its copy (`run.copy_to`), for example because its machine is lost."""
     from sparring.copies.fetch import fetch
 
-    folder = fetch(address, runs_dir, say=lambda line: typer.echo(line, err=True))
+    folder = fetch(address, runs_dir, say=note)
     if as_json:
         print_json({"path": str(folder.path), "step": folder.status().get("step", 0)})
     else:
@@ -164,7 +175,7 @@ def runs_copy(run: Run, overrides: Overrides = None, as_json: Json = False) -> N
     from sparring.copies.copier import open_copier
 
     with folder.lock_for_training():
-        is_complete = open_copier(folder, copy_to, is_resumed=True, say=lambda line: typer.echo(line, err=True)).close()
+        is_complete = open_copier(folder, copy_to, is_resumed=True, say=note).close()
     if not is_complete:
         raise ServiceError(
             f"{copy_to} is not complete; the warnings above give the reason. Run this command again later."
@@ -292,7 +303,7 @@ def _latest_metrics(path: Path) -> Mapping[str, float]:
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     for number, line in enumerate(lines, start=1):
         try:
-            latest |= json.loads(line)["metrics"]
+            latest |= parse_json(line)["metrics"]
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}, line {number} is damaged: {error!r}. Remove the line.") from error
     return latest

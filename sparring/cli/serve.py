@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from sparring.cli.command import Json, Overrides, app, print_json, report_failures, say
+from sparring.cli.command import Json, Overrides, app, note, print_json, report_failures, say
 from sparring.config import Config, endpoint_problems, has_repeated, key_from, load_config
 from sparring.errors import UsageError
 from sparring.serving.access import KEY_VARIABLE, Access, choose_access, find_part_key, read_certificate
@@ -130,7 +130,7 @@ def serve(
             on_ready=partial(_report_ready, access, as_json),
         )
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        note("stopped")
 
 
 def _report_ready(access: Access, as_json: bool, base_url: str, served_name: str) -> None:
@@ -266,7 +266,7 @@ def _serve_part(
     try:
         serve(path, config, host=host, port=port, api_key=api_key, on_ready=ready)
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        note("stopped")
 
 
 # These import torch, so the recipe is read first, and its errors are reported at once.
@@ -350,6 +350,6 @@ def record(
             on_turn=counted,
         )
     except KeyboardInterrupt:
-        typer.echo("\nstopped" if sys.stderr.isatty() else "stopped", err=True)
+        note("\nstopped" if sys.stderr.isatty() else "stopped")
         if not as_json:
             say(f"{counts[0]} turns in {counts[1]} episodes: {folder / 'trajectories'}")

@@ -16,6 +16,7 @@ from sparring.cli.command import (
     On,
     Overrides,
     app,
+    note,
     print_json,
     read_place_overrides,
     report_failures,
@@ -174,7 +175,7 @@ def _train_recipe(
     ) as trainer:
         if dry_run:
             trainer.train(dry_run=True)
-            typer.echo("recipe, environment, data and model fit together; nothing was trained.", err=True)
+            note("recipe, environment, data and model fit together; nothing was trained.")
             return
         _report_training(trainer.train(), as_json)
 
@@ -199,7 +200,7 @@ def _supervise(
     supervisor = Supervisor(
         (*command, *begin),
         lambda run: (*command, *(again or ("--resume", run, *changes))),
-        say=lambda line: typer.echo(line, err=True),
+        say=note,
     )
     sys.exit(supervisor.run())
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sparring.cli.command import app, report_failures, say
+from sparring.cli.command import app, note, report_failures, say
 from sparring.errors import UsageError
 from sparring.runtime import interrupts
 from sparring.runtime.address import read_address
@@ -54,7 +54,7 @@ def worker(
     try:
         interrupts.run(Connector(connecting).run())
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        note("stopped")
 
 
 def _read_authority(path: Path) -> ssl.SSLContext:

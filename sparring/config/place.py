@@ -31,7 +31,7 @@ from sparring.config.rules.conflict import ConfigRule
 from sparring.config.rules.engine import invalid_endpoint, keys_of_other_engines, keys_of_other_learners
 from sparring.config.rules.episodes import invalid_listening
 from sparring.config.sections import LISTEN_KEYS, Config, EngineSection, LearnerSection, section_class
-from sparring.errors import ConfigError, ConfigProblem
+from sparring.errors import MOST_SHOWN, ConfigError, ConfigProblem
 from sparring.types import Json
 
 PLACES: Mapping[str, str] = {
@@ -114,7 +114,7 @@ def read_place(path: Path) -> Place:
             if (name := f"{section}.{key}") in PLACES:
                 settings[PLACES[name]] = value
             else:
-                problems.append(ConfigProblem(name, _refusal(name)))
+                problems.append(ConfigProblem(name, _refusal(name) if len(problems) < MOST_SHOWN else "is not known."))
     problems += _invalid(settings)
     if problems:
         raise ConfigError(problems, str(path))

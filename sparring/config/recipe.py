@@ -27,7 +27,8 @@ from sparring.config.sections import (
     Section,
     section_class,
 )
-from sparring.errors import ConfigError, ConfigProblem, UsageError
+from sparring.config.toml import MAX_LEVELS, parse_toml
+from sparring.errors import MOST_SHOWN, ConfigError, ConfigProblem, UsageError
 from sparring.runtime.redaction import register
 
 
@@ -99,7 +100,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
 def read_toml(path: Path, what: str) -> dict[str, Any]:
     """Return the tables of a TOML file. Raises UsageError if the file does not exist or is not TOML."""
     try:
-        return tomllib.loads(path.read_text("utf-8-sig"))
+        return parse_toml(path.read_text("utf-8-sig"))
     except FileNotFoundError as error:
         hint = "a recipe.toml (`sparring init` makes one)" if what == "recipe" else "a TOML file"
         raise UsageError(f"there is no {what} at {path}; give the path of {hint}.") from error
@@ -110,6 +111,8 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
             f"{path} is not valid TOML: {error}. Strings need quotes, and the name of a section needs brackets: "
             "[batch]."
         ) from error
+    except ValueError as error:
+        raise UsageError(f"{path} cannot be used as a {what}: {error}; shorten it.") from error
 
 
 def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "the recipe") -> Config:
@@ -119,13 +122,17 @@ def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source
     """
     problems: list[ConfigProblem] = []
     merged = merge(recipe, overrides, problems)
+    problems += _find_nul(merged)
     wrong: set[str] = set()
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:
-        problems += [described(detail) for detail in error.errors()]
+        details = error.errors(include_url=False)
+        problems += map(described, details[:MOST_SHOWN])
+        # Finding the nearest key takes time, and these problems are only counted.
+        problems += (ConfigProblem(_path(detail), detail["msg"]) for detail in details[MOST_SHOWN:])
         # A named policy with an invalid key is left out completely, because [policies] is a section of sections.
-        wrong = {".".join(str(part) for part in detail["loc"][:2]) for detail in error.errors()}
+        wrong = {".".join(str(part) for part in detail["loc"][:2]) for detail in details}
         config = _without(wrong, merged)
     problems += find_conflicts(config, wrong)
     if problems:
@@ -207,10 +214,16 @@ def _apply(override: str, merged: dict[str, Any], problems: list[ConfigProblem])
         )
         return
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = parse_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text  # strings need no quotes on the command line
+    except ValueError as error:
+        problems.append(ConfigProblem(path, f"cannot be read: {error}; shorten it."))
+        return
     *tables, key = path.split(".")
+    if len(tables) > MAX_LEVELS:
+        problems.append(ConfigProblem(path, f"has more than {MAX_LEVELS} parts; write section.key."))
+        return
     target = merged
     for table in tables:
         target = target.setdefault(table, {})
@@ -268,13 +281,28 @@ def _without_other_servers(
 
 def described(detail: Any) -> ConfigProblem:
     """Convert a pydantic error to a problem with the key path, the value, and the allowed values or the nearest key."""
-    path = ".".join(str(part) for part in detail["loc"])
+    path = _path(detail)
     if detail["type"] == "extra_forbidden":
         return ConfigProblem(path, f"is not a known key{nearest_key(path)}")
     if detail["type"] == "missing":
         return ConfigProblem(path, "is missing; this value has no default.")
     message = detail["msg"][0].lower() + detail["msg"][1:]
     return ConfigProblem(path, f"is {_shown(detail['input'])}, but {message.replace('input should', 'it should')}.")
+
+
+def _find_nul(tables: Mapping[str, Any]) -> list[ConfigProblem]:
+    """Return a problem for each text with a NUL character, which no path, name or address can contain."""
+    return [
+        ConfigProblem(f"{section}.{key}", f"is {_shown(value)}, but text cannot contain the character NUL; remove it.")
+        for section, table in tables.items()
+        if isinstance(table, Mapping)
+        for key, value in table.items()
+        if isinstance(value, str) and "\0" in value
+    ]
+
+
+def _path(detail: Any) -> str:
+    return ".".join(str(part) for part in detail["loc"])
 
 
 def _shown(value: Any) -> str:

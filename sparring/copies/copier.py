@@ -214,7 +214,10 @@ class Copier:
         with take_snapshot(self._folder, previous) as snapshot:
             taken_at, now = time.monotonic(), time.time()
             for link in sorted({*snapshot.links} - self._links):
-                logger.warning("copy: %s links to a folder, which is not copied; keep another copy of it.", link)
+                logger.warning(
+                    "copy: %s links to a folder, or out of the run, and is not copied; keep another copy of its target.",
+                    link,
+                )
             self._links |= {*snapshot.links}
             files: dict[str, FileEntry] = {}
             for path, staged in snapshot.files.items():

@@ -22,6 +22,7 @@ from sparring.run_folders import RunFolder
 from sparring.run_folders.recipe_files import RUN_RECIPE
 from sparring.run_folders.run_folder import LOCK, hold_lock
 from sparring.runtime.faults import fault_point
+from sparring.runtime.private_files import OWNER_ONLY, create_folder, open_private
 
 MAX_ATTEMPTS = 3
 """How often a copy is read again because its run has replaced it in the meantime."""
@@ -57,7 +58,8 @@ def fetch(url: str, runs_dir: Path, *, say: Callable[[str], object]) -> RunFolde
             raise DataError(f"{url} contains no {RUN_RECIPE}, so it is not the copy of a run.")
         say(f"fetching step {manifest.step} of {name}: {len(manifest.files)} files, {_read_size(manifest)}")
         try:
-            temporary.mkdir(parents=True, exist_ok=True)
+            runs_dir.mkdir(parents=True, exist_ok=True)
+            create_folder(temporary, exist_ok=True)
             with hold_lock(temporary, refusal):
                 _refuse_existing(target)  # another process may have fetched it in the meantime
                 _fill(store, parse_name(listed)[0], manifest, temporary)
@@ -97,7 +99,7 @@ def _fill(store: Store, generation: str, manifest: CopyManifest, folder: Path) -
             raise DataError(f"{store.url} lists {name!r}, which is outside of the run folder; the copy is damaged.")
         if not _has(path, entry):
             _write(store, generation, entry, path)
-        path.chmod(entry.mode)
+        path.chmod(entry.mode & OWNER_ONLY)
         os.utime(path, ns=(entry.modified, entry.modified))
     for path in {folder, *(path for path in folder.rglob("*") if path.is_dir())}:
         _sync(path)
@@ -112,9 +114,9 @@ def _has(path: Path, entry: FileEntry) -> bool:
 
 
 def _write(store: Store, generation: str, entry: FileEntry, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    create_folder(path.parent, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    with path.open("wb") as file:
+    with open_private(path, "wb") as file:
         for block in entry.blocks:
             fault_point("copy.fetching")
             content = store.read(name_block(generation, block))

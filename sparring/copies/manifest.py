@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 
 from sparring.copies.store import PART, Store
 from sparring.run_folders.formats import require_format
+from sparring.runtime.json_values import parse_json
 
 FORMAT = 1
 BLOCK_BYTES = 8 * 2**20
@@ -71,12 +72,12 @@ class CopyManifest:
 def decode(content: bytes) -> CopyManifest:
     """Read a manifest. Raises ValueError if it is incomplete or damaged, and DataError for a newer format."""
     try:
-        outer = json.loads(content)
+        outer = parse_json(content)
         require_format("the copy", outer["format"], FORMAT, otherwise="use another copy")
         text = outer["content"]
         if hash_block(text.encode()) != outer["sha256"]:
             raise ValueError("the content does not match its checksum")
-        inner = json.loads(text)
+        inner = parse_json(text)
         files = {
             path: FileEntry(**{**entry, "blocks": tuple(entry["blocks"])}) for path, entry in inner["files"].items()
         }

@@ -22,6 +22,7 @@ from sparring.copies.store import Store, StoreError
 from sparring.errors import DataError, UsageError
 from sparring.run_folders import RunFolder
 from sparring.run_folders.run_folder import write_json
+from sparring.runtime.json_values import parse_json
 from sparring.runtime.logs import get_logger
 
 logger = get_logger(__name__)
@@ -159,7 +160,7 @@ def read_owner(store: Store) -> Owner | None:
         if content is None:
             return None
         try:
-            return Owner(**json.loads(content))
+            return Owner(**parse_json(content))
         except (ValueError, TypeError):
             continue
     raise DataError(f"{store.url}/{OWNER} is damaged; delete it if no machine is writing this copy.")
@@ -194,7 +195,7 @@ def _wait_for_end(store: Store, owner: Owner, say: Callable[[str], object], leas
 def _read_claim(folder: RunFolder, url: str) -> str | None:
     """Return the generation that a run folder writes to a store, or None."""
     try:
-        content = json.loads((folder.path / CLAIM).read_text("utf-8"))
+        content = parse_json((folder.path / CLAIM).read_text("utf-8"))
         return str(content["generation"]) if content["url"] == url else None
     except (OSError, ValueError, LookupError, TypeError):
         return None

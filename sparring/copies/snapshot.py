@@ -22,8 +22,10 @@ from sparring.copies.manifest import FileEntry
 from sparring.errors import DiskError
 from sparring.ledger.reading import back_up
 from sparring.run_folders import RunFolder
+from sparring.run_folders.links import leads_outside
 from sparring.run_folders.run_folder import ENGINE, LEDGER, LOCK, PAUSE, STOP
 from sparring.runtime.faults import fault_point
+from sparring.runtime.private_files import create_folder
 from sparring.training.disk_space import measure_free_bytes
 
 STAGE = ".copy"
@@ -58,7 +60,7 @@ class Snapshot:
 
     files: dict[str, Staged] = field(default_factory=dict)
     links: list[str] = field(default_factory=list)
-    """Links to folders outside of the run, which are left out."""
+    """Links to folders, and to other places that the run did not make, which are left out."""
 
 
 @contextmanager
@@ -71,7 +73,7 @@ def take_snapshot(folder: RunFolder, previous: Mapping[str, FileEntry]) -> Itera
     try:
         for attempt in range(MAX_ATTEMPTS):
             shutil.rmtree(stage, ignore_errors=True)
-            stage.mkdir()
+            create_folder(stage)
             snapshot = Snapshot()
             newest = _fill(folder, snapshot, previous, _pinner(stage))
             if newest is None or f"checkpoints/{newest}/manifest.json" in snapshot.files:
@@ -109,7 +111,7 @@ def _fill(
         if entry.suffix == ".sqlite":
             databases.append(entry)
             continue
-        for path in _files_below(entry, snapshot):
+        for path in _files_below(entry, run, snapshot):
             with suppress(FileNotFoundError):  # a file that the run has just deleted
                 add(path)
     fault_point("copy.staged")
@@ -131,7 +133,7 @@ def _add_checkpoint(checkpoint: Path, run: Path, snapshot: Snapshot, add: Callab
     """Add a checkpoint with all its files, or nothing if the run is deleting it."""
     before = dict(snapshot.files)
     with suppress(FileNotFoundError):
-        for path in _files_below(checkpoint, snapshot):
+        for path in _files_below(checkpoint, run, snapshot):
             add(path)
     # A checkpoint is deleted manifest first: if the manifest exists now, all files existed when they were added.
     if not (checkpoint / "manifest.json").is_file():
@@ -144,15 +146,15 @@ def _entries(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith(".")) if folder.is_dir() else []
 
 
-def _files_below(path: Path, snapshot: Snapshot) -> Iterator[Path]:
-    """Yield the files below a path at any depth, including the targets of links to files."""
-    if path.is_file():
-        yield path
-    elif path.is_symlink():
+def _files_below(path: Path, run: Path, snapshot: Snapshot) -> Iterator[Path]:
+    """Yield the files below a path at any depth, including the links that the run made to large files."""
+    if path.is_symlink() and (not path.is_file() or leads_outside(path, run)):
         snapshot.links.append(str(path))
+    elif path.is_file():
+        yield path
     elif path.is_dir():
         for entry in _entries(path):
-            yield from _files_below(entry, snapshot)
+            yield from _files_below(entry, run, snapshot)
 
 
 def _pinner(stage: Path) -> Callable[[Path], Path]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from sparring.errors import ServiceError
+from sparring.runtime.private_files import create_folder, open_private
 
 T = TypeVar("T")
 
@@ -128,10 +129,10 @@ def _read_protocol(url: str) -> str:
 
 def _replace_file(path: Path, content: bytes) -> None:
     """Write a file so that readers see either the old or the new content, even after a crash."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    create_folder(path.parent, parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
-        with temporary.open("wb") as file:
+        with open_private(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from sparring.errors import DataError, ServiceError
+from sparring.runtime.json_values import MAX_DEPTH, depth, parse_json
 from sparring.types import Message, Task
 
 Row: TypeAlias = Mapping[str, Any]
@@ -139,7 +140,10 @@ def _rename(row: Row, columns: Mapping[str, str], where: str) -> Row:
 
 
 def _check_text(row: Row, where: str) -> None:
-    """Raise DataError for half a surrogate pair: JSON allows it, but tokenizers, ledgers and logs cannot contain it."""
+    """Raise DataError for half a surrogate pair: JSON allows it, but tokenizers, ledgers and logs cannot contain it. Also
+    raise it for deep nesting, which code that follows values would not survive."""
+    if depth(row) > MAX_DEPTH:
+        raise DataError(f"{where}: the row is nested deeper than {MAX_DEPTH} levels; flatten it, or remove it.")
     try:
         json.dumps(row, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError as error:
@@ -176,7 +180,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Row]]:
             continue
         place = f"line {number}"
         try:
-            value = json.loads(line, object_pairs_hook=each_key_once(f"{path}, {place}"))
+            value = parse_json(line, object_pairs_hook=each_key_once(f"{path}, {place}"))
         except ValueError as error:
             if number == len(lines):
                 raise DataError(
@@ -189,7 +193,7 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Row]]:
 
 def _json_array(path: Path) -> Iterator[tuple[str, Row]]:
     try:
-        values = json.loads(path.read_text("utf-8-sig"), object_pairs_hook=each_key_once(str(path)))
+        values = parse_json(path.read_text("utf-8-sig"), object_pairs_hook=each_key_once(str(path)))
     except UnicodeDecodeError:
         raise
     except ValueError as error:

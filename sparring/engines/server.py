@@ -31,6 +31,7 @@ from sparring.errors import ConstraintError, DataError, EpisodeError, ServiceErr
 from sparring.models.tensor_files import TensorFile, write_weights
 from sparring.protocols import Engine
 from sparring.runtime.logs import get_logger
+from sparring.runtime.private_files import open_private
 from sparring.runtime.remote import PROTOCOL, SIGN_OF_LIFE_SECONDS, dumps, error_json, from_json, to_json
 from sparring.types import Json, SampleRequest, Weights
 
@@ -121,7 +122,7 @@ def guarded(
 
 async def received(request: Request, path: Path) -> None:
     """Write the body of a request to a file."""
-    with path.open("wb") as file:
+    with open_private(path, "wb") as file:
         async for piece in request.stream():
             await asyncio.to_thread(file.write, piece)
 

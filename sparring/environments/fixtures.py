@@ -24,6 +24,7 @@ from sparring.environments.calls import Observation, ToolError, ToolFailure
 from sparring.environments.tools import Tool, fits, tools_of
 from sparring.errors import DataError, InfrastructureError, UsageError
 from sparring.run_folders.inputs import note_input
+from sparring.runtime.json_values import parse_json
 from sparring.types import Json, Task
 
 RECORDING = Task(id="recording", messages=({"role": "user", "content": "record"},))
@@ -133,7 +134,7 @@ class Fixtures:
             found = self._results.get((tool, _canonical(_cells(arguments))))
         if found is None:
             raise FixtureMiss(tool, arguments, self)
-        return json.loads(found)
+        return parse_json(found)
 
     def completed(self, environment_class: type[Environment]) -> Fixtures:
         """Return the same calls with all arguments. Omitted arguments get the defaults of the environment's tool.
@@ -159,7 +160,7 @@ class Fixtures:
     def __iter__(self) -> Iterator[dict[str, Json]]:
         """Iterate over the rows, sorted by tool and arguments."""
         for (name, key), result in sorted(self._results.items()):
-            yield {"tool": name, "arguments": json.loads(key), "result": json.loads(result)}
+            yield {"tool": name, "arguments": parse_json(key), "result": parse_json(result)}
 
     def _hold(self, rows: Iterable[_Recorded]) -> None:
         self._rows = list(rows)
@@ -267,7 +268,7 @@ def _checked(row: Mapping[str, Json], place: str, *, is_text: bool = False) -> _
         f"{key}{answer}".encode()
     except (TypeError, ValueError) as error:
         raise DataError(f"{place}: {error}; arguments and result must be JSON, and NaN is not JSON.") from error
-    return _Recorded(place, tool, json.loads(key), answer, is_text)
+    return _Recorded(place, tool, parse_json(key), answer, is_text)
 
 
 def _full(recorded: _Recorded, tools: Mapping[str, Tool], environment: str) -> _Recorded:
@@ -299,7 +300,7 @@ def _read_cell(cell: str, hint: Any) -> Json:
 
 def _parsed(text: str, where: str) -> Json:
     try:
-        return json.loads(text, object_pairs_hook=each_key_once(where))
+        return parse_json(text, object_pairs_hook=each_key_once(where))
     except ValueError as error:
         raise DataError(f"{where}: the arguments {_short(text)} are not JSON ({error}); correct them.") from error
 
@@ -376,7 +377,7 @@ def _cell(value: Json) -> str:
     """Return an argument as the text of a table cell, with one spelling for equal numbers and truth values."""
     if isinstance(value, str):
         try:
-            value = json.loads(_SPELLED.get(value, value))
+            value = parse_json(_SPELLED.get(value, value))
         except ValueError:
             return value
     return json.dumps(_plain(value), separators=(",", ":"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from sparring.environments.schema_tools import SchemaTool
 from sparring.environments.tools import ToolLike
 from sparring.errors import DataError, UsageError
 from sparring.protocols import SessionLike
+from sparring.runtime.json_values import parse_json
 from sparring.runtime.plugins import call
 from sparring.types import Json, Message, Task
 
@@ -123,7 +123,7 @@ def _defaults(tool: SchemaTool) -> dict[str, Json]:
 def _read_tools(path: Path) -> Mapping[str, tuple[SchemaTool, bool]]:
     """Return the tools of a file, and whether each writes. Raises DataError."""
     try:
-        rows = json.loads(path.read_text("utf-8"))
+        rows = parse_json(path.read_text("utf-8"))
         functions = [(row["function"], bool(row.get("writes"))) for row in rows]
         return {
             one["name"]: (SchemaTool(one["name"], one.get("description", ""), one["parameters"]), writes)

@@ -167,7 +167,9 @@ def runs_of(sources: Sequence[str]) -> tuple[str, dict[int, RunFolder | None]]:
         raise UsageError(f"{families[0]} is already a family of runs; name only that family, or only runs.")
     if families:
         family = FamilyFolder(families[0])
-        runs = {seed: RunFolder(path) if RunFolder.is_run(path) else None for seed, path in family.runs.items()}
+        runs = {
+            seed: RunFolder(run_path(path)) if RunFolder.is_run(path) else None for seed, path in family.runs.items()
+        }
         return named(family.path), runs
     given = [RunFolder(path) for path in paths]
     if len(given) < 2:

@@ -30,6 +30,8 @@ from sparring.run_folders.encode import encode_line
 from sparring.run_folders.formats import require_format
 from sparring.run_folders.run_folder import UNFINISHED
 from sparring.run_folders.stored import parse_trajectory, read_rows
+from sparring.runtime.json_values import parse_json
+from sparring.runtime.private_files import create_folder, open_private, write_private
 from sparring.tracking.local import task_json, trajectory_json
 from sparring.types import Task, Trajectory
 
@@ -70,7 +72,7 @@ class Plan:
     def read(cls, path: Path) -> Self:
         """Read a plan from its file. Raises DataError if the file is not a plan."""
         try:
-            content = json.loads(path.read_text("utf-8"))
+            content = parse_json(path.read_text("utf-8"))
             require_format(path, content["format"], FORMAT, otherwise="start a new evaluation")
             policies = [Policy(**{**one, "kind": PolicyKind(one["kind"])}) for one in content["policies"]]
             temperatures = content["temperatures"]
@@ -106,7 +108,7 @@ class Job:
         while True:
             folder = run.next_evaluation_path().with_suffix(UNFINISHED)
             try:
-                folder.mkdir()
+                create_folder(folder)
             except FileExistsError:
                 continue  # another process has created this folder
             job = cls(folder, plan, _held(folder))
@@ -154,7 +156,7 @@ class Job:
             self.episodes.setdefault(label, {}).setdefault(trajectory.task.id, {})[trajectory.attempt] = trajectory
         _settle(ledger, set(self.plan.starts), {trajectory.id for trajectory, _ in known})
         self._write(replace(self.plan, tasks=digest, starts=(*self.plan.starts, self.start)))
-        self._file = (self.folder / "episodes.jsonl").open("ab")
+        self._file = open_private(self.folder / "episodes.jsonl", "ab")
 
     def moved(self, name: str, checkpoint: Path) -> None:
         """Record that a policy, which has no episodes so far, now comes from a different checkpoint than planned."""
@@ -222,12 +224,12 @@ class Job:
     def _write(self, plan: Plan) -> None:
         self.plan = plan
         temporary = self.folder / ".job.json"
-        temporary.write_text(json.dumps(plan.as_json(), indent=1) + "\n", "utf-8")
+        write_private(temporary, json.dumps(plan.as_json(), indent=1) + "\n")
         temporary.replace(self.folder / "job.json")
 
 
 def _held(folder: Path) -> IO[str]:
-    lock = (folder / "lock").open("w")
+    lock = open_private(folder / "lock", "w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -3,7 +3,6 @@ all use this module."""
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -21,6 +20,7 @@ from sparring.run_folders.digests import content_hash
 from sparring.run_folders.family_folder import Origin
 from sparring.run_folders.run_folder import CONTINUED
 from sparring.run_folders.stored import training_seconds
+from sparring.runtime.json_values import parse_json
 from sparring.types import Task
 
 RANDOM_REWARDS = ("random_reward", "shuffled_reward")
@@ -95,7 +95,7 @@ def _continued(run: RunFolder) -> Continued | None:
     """Return the length of the continued warm start, or None if the control does not exist or its files cannot be
     read."""
     try:
-        made = json.loads((run.controls / CONTINUED / "state.json").read_text("utf-8"))
+        made = parse_json((run.controls / CONTINUED / "state.json").read_text("utf-8"))
         # Training may have continued since the control was trained.
         rl_seconds = max(made["rl_seconds"], training_seconds(run.path / "metrics.jsonl"))
         return Continued(

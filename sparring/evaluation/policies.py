@@ -11,6 +11,7 @@ from typing import Any
 from sparring.config import endpoint_problems
 from sparring.errors import DataError, UsageError
 from sparring.run_folders import RunFolder
+from sparring.run_folders.links import refuse_foreign_files
 from sparring.training.checkpoint_files import find_best, find_newest, format_name, list_numbered, verify
 
 SPELLINGS = (
@@ -160,6 +161,10 @@ def find_checkpoint(text: str | Path) -> tuple[RunFolder, str | None] | None:
 
 
 def run_path(run: str | Path) -> Path:
-    """Return the folder of a run. `run` is its path, or its name in `runs/`."""
+    """Return the folder of a run. `run` is its path, or its name in `runs/`. Raises DataError if a run contains links to
+    other places."""
     path, named = Path(run), Path("runs") / run
-    return named if not path.exists() and named.is_dir() else path
+    found = named if not path.exists() and named.is_dir() else path
+    if RunFolder.is_run(found):
+        refuse_foreign_files(found)
+    return found

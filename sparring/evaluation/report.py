@@ -15,6 +15,8 @@ from sparring.findings import Finding
 from sparring.metering.usage import EndpointUsage
 from sparring.pages.html import table
 from sparring.run_folders.formats import require_format
+from sparring.runtime.json_values import parse_json
+from sparring.runtime.private_files import create_folder, write_private
 from sparring.tracking import LocalTracker
 from sparring.types import TrajectoryGroup
 
@@ -67,9 +69,9 @@ class EvaluationReport:
         tracker = LocalTracker(self.path.parent.parent)
         tracker.log_groups(int(number), groups, split=split)
         tracker.close()
-        self.path.parent.mkdir(exist_ok=True)
+        create_folder(self.path.parent, exist_ok=True)
         temporary = self.path.with_name(f".{self.path.name}.part")
-        temporary.write_text(json.dumps(self.as_json(), indent=1) + "\n", "utf-8")
+        write_private(temporary, json.dumps(self.as_json(), indent=1) + "\n")
         temporary.replace(self.path)
 
 
@@ -93,7 +95,7 @@ def comparisons(evaluations: Sequence[Evaluation]) -> tuple[Comparison, ...]:
 def read_report(path: Path) -> EvaluationReport:
     """Read a report, or a validation result, which is a single evaluation. Raises DataError if the file is neither."""
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = parse_json(path.read_text("utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; specify an evaluation of a run, evaluations/*.json.") from None
     except (OSError, ValueError) as error:

@@ -10,9 +10,10 @@ from typing import final
 import orjson
 from starlette.requests import Request
 
-from sparring.chat.messages import depth, read_json
+from sparring.chat.messages import read_json
 from sparring.gateway.request import ApiError
 from sparring.rewards.reports import is_handed_over, to_plain
+from sparring.runtime.json_values import depth
 from sparring.types import Json
 
 MOST_VALUES = 40_000

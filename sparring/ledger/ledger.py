@@ -19,6 +19,7 @@ from sparring.ledger import rows
 from sparring.ledger.states import FINAL_STATES, SPLITS, DiscardReason, RolloutState, broken_rule
 from sparring.ledger.verification import broken_invariants
 from sparring.ledger.writer import GroupCommitWriter
+from sparring.runtime.json_values import parse_json
 from sparring.types import Json, Turn
 
 
@@ -278,7 +279,7 @@ class Ledger:
                 step=step,
                 reason=None if reason is None else DiscardReason(reason),
                 detail=detail,
-                result=None if result is None else json.loads(result),
+                result=None if result is None else parse_json(result),
             )
             for id, task_id, attempt, split_, state_, step, reason, detail, result in found
         ]
@@ -303,7 +304,7 @@ class Ledger:
         The hashes come from those turns of claimed or trained rollouts that were sampled with a single version.
         """
         found = self._writer.submit(rows.select_fingerprints).result()
-        runs = ((json.loads(versions), fingerprint) for versions, fingerprint in found)
+        runs = ((parse_json(versions), fingerprint) for versions, fingerprint in found)
         return {versions[0][0]: fingerprint for versions, fingerprint in runs if len(versions) == 1}
 
     def published(self) -> list[tuple[int, str]]:

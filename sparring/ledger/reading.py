@@ -11,7 +11,15 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from sparring.errors import ServiceError
-from sparring.ledger.rows import FORMAT, published_in, register_functions, select_lineage, unusable, upgrade
+from sparring.ledger.rows import (
+    FORMAT,
+    create_database,
+    published_in,
+    register_functions,
+    select_lineage,
+    unusable,
+    upgrade,
+)
 
 _PAUSES = (0.0, 0.01, 0.05, 0.2)
 """Seconds to wait before each new attempt to open a file that another process is opening or closing."""
@@ -49,6 +57,7 @@ def back_up(path: Path, target: Path, *, is_ledger: bool = True) -> dict[int, st
 
     For a ledger, return the names of the checkpoints in its lineage, keyed by step. Raises the errors of `open_ledger`.
     """
+    create_database(target)
     try:
         with closing(_open(path, "mode=ro")) as db, closing(sqlite3.connect(target)) as copy:
             db.backup(copy)

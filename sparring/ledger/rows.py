@@ -13,16 +13,19 @@ null in rows that were written before format 4. `verification` recomputes the ch
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparring.chat.messages import json_text
 from sparring.errors import DataError, ServiceError, SparringError
 from sparring.run_folders.formats import require_format
+from sparring.runtime.json_values import parse_json
 from sparring.types import Sampling, StopReason, Turn, UntrainedReason
 
 FORMAT = 4
@@ -137,6 +140,8 @@ def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str
     """
     try:
         # An evaluation may write during training. Each process waits for the commits of the other.
+        if str(path) != ":memory:":
+            create_database(path)
         db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False, timeout=_LOCK_SECONDS)
         register_functions(db)
         db.execute("PRAGMA journal_mode=WAL")
@@ -145,6 +150,13 @@ def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str
         return db, db.execute("SELECT id, state, split, step FROM rollouts").fetchall()
     except (sqlite3.Error, UnicodeDecodeError) as error:  # A damaged schema raises UnicodeDecodeError.
         raise unusable(path, error) from error
+
+
+def create_database(path: Path | str) -> None:
+    """Create an empty file that only its owner can read. SQLite gives the files next to it the same mode. An existing file,
+    and one that cannot be created, are left to SQLite."""
+    with suppress(OSError):
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
 
 def register_functions(db: sqlite3.Connection) -> None:
@@ -376,7 +388,7 @@ def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
         (rollout_id,),
     ):  # fmt: skip
         inherited = () if parent is None else turns[parent].prompt_ids + turns[parent].token_ids
-        temperature, top_p, max_tokens = json.loads(sampling)
+        temperature, top_p, max_tokens = parse_json(sampling)
         turns[id] = Turn(
             id=id,
             parent=parent,
@@ -384,11 +396,11 @@ def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
             prompt_ids=inherited + unpack("i", new_prompt_ids),
             token_ids=unpack("i", token_ids),
             sampled_logprobs=unpack("f", logprobs),
-            versions=tuple((version, count) for version, count in json.loads(versions)),
+            versions=tuple((version, count) for version, count in parse_json(versions)),
             fingerprint=fingerprint,
             stop_reason=StopReason(stop_reason),
             sampling=Sampling(temperature=temperature, top_p=top_p, max_tokens=max_tokens),
-            message=json.loads(message),
+            message=parse_json(message),
             num_computed_tokens=num_computed_tokens,
             seconds=seconds,
             removed_mass=removed_mass,

@@ -8,7 +8,6 @@ checksums of rows.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import sqlite3
 import zlib
@@ -27,6 +26,7 @@ from sparring.ledger.rows import (
     select_lineage,
 )
 from sparring.ledger.states import DiscardReason, RolloutState, broken_rule
+from sparring.runtime.json_values import parse_json
 from sparring.types import MAX_REMOVED_MASS, UntrainedReason
 
 _CONSUMED = frozenset({str(RolloutState.CLAIMED), str(RolloutState.TRAINED)})
@@ -270,7 +270,7 @@ class _TurnChecks:
         turns = [turn.split("\x1f") for turn in recorded.split("\x1e")]
         for id, parent, sampling, fingerprint, rest in sorted(turns, key=lambda turn: int(turn[0])):
             is_branch, policy, untrained, learns, mass, num_tokens, num_logprobs, runs, is_damaged = (
-                json.loads(rest)
+                parse_json(rest)
                 if rest.startswith("[")
                 else (False, None, None, True, 0.0, 0, 0, [[int(rest), 0]], False)
             )
@@ -316,7 +316,7 @@ class _TurnChecks:
 
 
 def _untrainable(sampling: str, mass: float, *, is_learning: bool) -> Iterator[str]:
-    temperature, top_p, _ = json.loads(sampling)
+    temperature, top_p, _ = parse_json(sampling)
     if not is_learning:
         yield "its policy does not learn, but no reason for not training it is recorded"
     if temperature == 0 or top_p < 1 or mass > MAX_REMOVED_MASS:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from sparring.metering.prices import endpoint_cost
+from sparring.runtime.json_values import parse_json
 from sparring.types import Json, Usage
 
 USAGE = "usage.jsonl"
@@ -116,7 +117,7 @@ def count_request(endpoint: str, *, answered: bool, usage: Usage | None) -> None
     }
     # A full disk stops a run when it saves a checkpoint. It must not fail requests.
     with suppress(OSError):
-        descriptor = os.open(Path(folder) / USAGE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = os.open(Path(folder) / USAGE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(descriptor, (json.dumps(line) + "\n").encode())
         finally:
@@ -132,7 +133,7 @@ def read_usage(folder: Path, *, during: str | None = None) -> list[EndpointUsage
     path = folder / USAGE
     for text in path.read_bytes().split(b"\n") if path.exists() else ():
         with suppress(ValueError, TypeError, KeyError):
-            line = json.loads(text)
+            line = parse_json(text)
             if during is None or line["during"] == during:
                 lines[str(line["endpoint"])].append(line)
     return [_summed(endpoint, lines[endpoint]) for endpoint in sorted(lines)]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sparring.errors import DiskError
 from sparring.models.tensor_files import write_weights
+from sparring.runtime.json_values import parse_json
 from sparring.types import Json, Weights
 
 VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -61,7 +62,7 @@ def _peft_config(shape: AdapterShape, *, targets: list[str]) -> dict[str, Json]:
 def _rename_tensors(source: Path, target: Path) -> list[str]:
     """Copy a safetensors file with the tensor names that PEFT uses, and return these names. Only the header changes."""
     with source.open("rb") as read, target.open("wb") as write:
-        header = json.loads(read.read(int.from_bytes(read.read(8), "little")))
+        header = parse_json(read.read(int.from_bytes(read.read(8), "little")))
         renamed = {name.replace(".default.", "."): entry for name, entry in header.items() if name != "__metadata__"}
         text = json.dumps(renamed).encode()
         text += b" " * (-len(text) % 8)

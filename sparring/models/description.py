@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from sparring.errors import ServiceError
 from sparring.models.architectures.families import choose_lora_targets
+from sparring.models.load_errors import describe_load_error, refuse_pickles
 
 if TYPE_CHECKING:
     from sparring.config import ModelSection
@@ -93,15 +94,13 @@ def read_description(
 
     from sparring.chat import create_chat
 
+    refuse_pickles(folder)
     try:
-        config = AutoConfig.from_pretrained(folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         tensors = _headers(folder)
     except Exception as error:  # a damaged file may raise any exception of its reader
-        raise ServiceError(
-            f"the model in {folder} cannot be described: {type(error).__name__}: {error}. Give a folder that contains "
-            "config.json, safetensors and tokenizer files."
-        ) from error
+        raise ServiceError(f"the model in {folder} cannot be described: {describe_load_error(error)}") from error
     num_parameters = sum(prod(shape) for _, shape in tensors.values())
     stored_bytes = sum(prod(shape) * _BYTES[kind] for kind, shape in tensors.values())
     is_adapted = section.trained_weights == "lora"

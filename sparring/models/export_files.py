@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from sparring.errors import ServiceError
 from sparring.run_folders.formats import require_format
+from sparring.runtime.json_values import parse_json
 from sparring.types import Json
 
 FORMAT = 1
@@ -41,7 +42,7 @@ def verify(folder: Path) -> dict[str, Any]:
     """Verify an export and return its manifest. Raises ServiceError, which names the first missing, damaged or unlisted
     file."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        manifest = parse_json((folder / MANIFEST).read_text("utf-8"))
         known, files = manifest["format"], dict(manifest["files"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ServiceError(f"{folder / MANIFEST} cannot be read ({error!r}); export the policy again.") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,9 @@ from sparring.errors import ServiceError, SparringError
 from sparring.models import export_files, smollm2
 from sparring.models.architectures.loading import load_model
 from sparring.models.export import untie_adapted_head
+from sparring.models.load_errors import describe_load_error, refuse_pickles
 from sparring.models.policy import DTYPES, fingerprint
+from sparring.runtime.json_values import parse_json
 
 BASE_FOLDER = "base_model"
 """The subfolder of an exported adapter that contains its base model, if the base model is not available elsewhere."""
@@ -41,20 +42,17 @@ def load_pretrained(name: str, *, precision: str | None = "fp32") -> tuple[Any, 
                 f"{name} is a GGUF export, which llama.cpp and Ollama load (its README.md shows how), but Sparring does not. "
                 "Export the run with --merge for Sparring."
             )
+        refuse_pickles(folder)
         if is_adapter(folder):
             model = _adapted(folder, manifest.get("base", {}))
         else:
             model = load_model(folder if folder.is_dir() else path, dtype=DTYPES.get(precision or "", "auto"))
-        tokenizer = AutoTokenizer.from_pretrained(folder if folder.is_dir() else path)
+        tokenizer = AutoTokenizer.from_pretrained(folder if folder.is_dir() else path, trust_remote_code=False)
     except SparringError:
         raise
     except Exception as error:
         # A damaged file may raise any exception of its reader.
-        first_line = (str(error).strip().splitlines() or ["no reason given"])[0]
-        raise ServiceError(
-            f"model.name = {name!r} could not be loaded: {type(error).__name__}: {first_line} "
-            "Give a folder that contains config.json, safetensors and tokenizer files, or check the network."
-        ) from error
+        raise ServiceError(f"model.name = {name!r} could not be loaded: {describe_load_error(error)}") from error
     return model, tokenizer
 
 
@@ -66,7 +64,7 @@ def is_adapter(folder: Path) -> bool:
 def _adapted(folder: Path, exported: dict[str, Any]) -> Any:
     """Load an exported adapter and merge it into the base that the export names. Raises ServiceError if that base model
     has changed."""
-    named = str(json.loads((folder / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"])
+    named = str(parse_json((folder / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"])
     if (folder / BASE_FOLDER).is_dir():
         named = str(folder / BASE_FOLDER)
     elif exported.get("name") == smollm2.NAME:

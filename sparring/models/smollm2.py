@@ -81,8 +81,10 @@ def _download(work: Path) -> Path:
 
 
 def _convert(gguf: Path, destination: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, trust_remote_code=False)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, dtype=torch.float32, trust_remote_code=False
+    )
     config = loaded.config.to_dict()
     config.pop("quantization_config", None)
     model = LlamaForCausalLM(LlamaConfig(**config))

@@ -10,6 +10,7 @@ from typing import final
 
 from sparring.errors import UsageError
 from sparring.models.architectures.families import DENSE_TARGETS, FAMILIES, Family
+from sparring.runtime.json_values import parse_json
 
 NAMES = {
     "gpt-oss-20b": "openai/gpt-oss-20b",
@@ -111,7 +112,7 @@ def fill_in(recipe: str, starter: Starter) -> str:
 
 def _model_type(path: Path) -> str:
     try:
-        return str(json.loads(path.read_text("utf-8"))["model_type"])
+        return str(parse_json(path.read_text("utf-8"))["model_type"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UsageError(f"{path} cannot be read: {error!r}; give the folder of a model.") from error
 

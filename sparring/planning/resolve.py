@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from sparring.config import Config
 from sparring.errors import UsageError
 from sparring.planning.published import PUBLISHED, short_name
 from sparring.planning.shapes import ModelShape, shape_from_config
+from sparring.runtime.json_values import parse_json
 
 
 def find_shape(name: str) -> ModelShape | None:
@@ -40,9 +40,9 @@ def _shape_in(folder: Path) -> ModelShape | None:
     try:
         if adapter.is_file() and not (folder / "config.json").is_file():
             base = folder / "base_model"
-            named = str(json.loads(adapter.read_text("utf-8"))["base_model_name_or_path"])
+            named = str(parse_json(adapter.read_text("utf-8"))["base_model_name_or_path"])
             return _shape_in(base) if base.is_dir() else find_shape(named)
-        config = json.loads((folder / "config.json").read_text("utf-8"))
+        config = parse_json((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(
             f"the sizes of the model in {folder} cannot be read: {error}; the folder needs a valid config.json."

@@ -29,6 +29,7 @@ from sparring.pages.chart import Chart, Line, legend, svg
 from sparring.pages.html import asset, document, table, text
 from sparring.run_folders.family_folder import FamilyFolder
 from sparring.run_folders.stored import read_metrics
+from sparring.runtime.private_files import write_private
 from sparring.runtime.redaction import mask_secrets
 from sparring.types import Json
 
@@ -124,7 +125,10 @@ def write_family_report(path: Path, out: Path | None = None) -> FamilyReport:
     target = out or path / "report.html"
     content = _page(folder, family, target).encode()
     try:
-        target.write_bytes(content)
+        if out is None:
+            write_private(target, content)
+        else:  # the user may have chosen a place for others
+            target.write_bytes(content)
     except OSError as error:
         raise UsageError(f"--out {target} cannot be written: {error}; specify a file in a writable folder.") from error
     return FamilyReport(path=target, family=family, num_bytes=len(content))

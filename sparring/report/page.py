@@ -25,6 +25,7 @@ from sparring.report.curves import charts, numbered_findings
 from sparring.report.episodes import LOGPROB_UNITS, Episodes, episodes
 from sparring.report.reading import LAST_STEPS, Record, read_run
 from sparring.report.verdict import State, Verdict, build_verdict, worst_first
+from sparring.runtime.private_files import write_private
 from sparring.runtime.redaction import mask_secrets
 from sparring.types import Json, Outcome
 
@@ -74,7 +75,10 @@ def write_report(run: Path, path: Path | None = None, *, prices: Mapping[str, fl
         content = page(record, played, verdict, prices or {}).encode()
     target = path or run / "report.html"
     try:
-        target.write_bytes(content)
+        if path is None:
+            write_private(target, content)
+        else:  # the user may have chosen a place for others
+            target.write_bytes(content)
     except OSError as error:
         raise UsageError(f"--out {target} cannot be written: {error}; specify a file in a writable folder.") from error
     left_out = sum(played.left_out.values())

@@ -3,7 +3,6 @@ code."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from sparring.findings import Finding
 from sparring.run_folders import RunFolder
 from sparring.run_folders.run_folder import MANIFEST, VOCABULARY
 from sparring.run_folders.stored import read_metrics, read_rows
+from sparring.runtime.json_values import parse_json
 
 LAST_STEPS = 10
 """The number of last steps over which a value is averaged, because one step is noisy."""
@@ -162,7 +162,7 @@ def _vocabulary(path: Path, unread: list[str]) -> Sequence[str] | None:
 
 def _json(path: Path, kind: type, unread: list[str]) -> Any:
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = parse_json(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         unread.append(f"{path} cannot be read as JSON: {error}.")
         return None

@@ -7,7 +7,6 @@ deterministic rounds repeats an interrupted step from its start, since this prod
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,6 +16,7 @@ from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.rollouts.plan import GroupPlan
 from sparring.run_folders.encode import encode
 from sparring.run_folders.stored import parse_trajectory
+from sparring.runtime.json_values import parse_json
 from sparring.tracking.local import trajectory_json
 from sparring.types import Trajectory
 
@@ -36,7 +36,7 @@ class Kept:
         for rollout_id, content in self._ledger.kept().items():
             if self._ledger.state(rollout_id) not in (RolloutState.ADMITTED, RolloutState.CLAIMED):
                 continue
-            entry = json.loads(content)
+            entry = parse_json(content)
             trajectory = parse_trajectory(entry["trajectory"], entry["transitions"], f"ledger, rollout {rollout_id}")
             if self._may_be_trained(trajectory, step):
                 group = self._found.setdefault((entry["position"], trajectory.task.id), {})

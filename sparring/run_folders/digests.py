@@ -32,6 +32,8 @@ from sparring.algorithms.credit import rewarded
 from sparring.run_folders.encode import encode, encode_line
 from sparring.run_folders.history import FIRST_STEPS, LAST_STEPS, Digest, History, RecordedCall, summarize
 from sparring.run_folders.stored import parse_trajectory, read_metrics, read_placed_trajectories
+from sparring.runtime.json_values import parse_json
+from sparring.runtime.private_files import create_folder, open_private
 from sparring.types import Message, Outcome, Reward, Task, Trajectory
 
 FORMAT = 1
@@ -180,11 +182,11 @@ def _write(file: Path, state: FileState, parts: _Parts) -> None:
         "checksums": [zlib.crc32(line) for line in lines],
     }
     path = _path(file)
-    path.parent.mkdir(exist_ok=True)
+    create_folder(path.parent, exist_ok=True)
     # Commands may write the same file at the same time. Readers see a complete file or none.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.part")
     try:
-        with temporary.open("wb") as stream:
+        with open_private(temporary, "wb") as stream:
             stream.write(json.dumps(header).encode() + b"\n")
             stream.writelines(lines)
         temporary.replace(path)
@@ -196,7 +198,7 @@ def _read(file: Path, part: int) -> Any:
     """Return the content of a line after the header, or None if the file cannot be used."""
     try:
         with _path(file).open("rb") as stream:
-            header = json.loads(stream.readline())
+            header = parse_json(stream.readline())
             expected = (FORMAT, _version(), list(state_of(file)))
             if (header["format"], header["sparring"], header["episodes"]) != expected:
                 return None
@@ -207,7 +209,7 @@ def _read(file: Path, part: int) -> Any:
             content = stream.read(sizes[part])
     except (OSError, LookupError, TypeError, ValueError):
         return None
-    return json.loads(content) if zlib.crc32(content) == checksum else None
+    return parse_json(content) if zlib.crc32(content) == checksum else None
 
 
 def _path(file: Path) -> Path:
@@ -234,7 +236,7 @@ def _without_tokens(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_back(row: Mapping[str, Any]) -> Trajectory:
     """Return the episode as it is read from its line."""
-    return parse_trajectory(json.loads(encode(row)), (), "digests")
+    return parse_trajectory(parse_json(encode(row)), (), "digests")
 
 
 def _outline_row(offset: int, num_bytes: int, one: Trajectory) -> list[Any]:

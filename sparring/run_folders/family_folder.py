@@ -6,7 +6,6 @@ to this one report.html     written by `sparring report` lock            locked 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,8 @@ from sparring.errors import DataError, UsageError
 from sparring.run_folders.formats import require_format
 from sparring.run_folders.recipe_files import RecipeFiles, list_files, sha256
 from sparring.run_folders.run_folder import FAMILY, RunFolder, hold_lock, write_json
+from sparring.runtime.json_values import parse_json
+from sparring.runtime.private_files import create_folder
 from sparring.types import Json
 
 FORMAT = 1
@@ -69,7 +70,7 @@ class FamilyFolder:
             raise DataError(f"{path} {what}; specify a folder that `sparring train RECIPE --seeds 3` wrote.")
         self.path = path
         try:
-            content = json.loads((path / FAMILY).read_text("utf-8"))
+            content = parse_json((path / FAMILY).read_text("utf-8"))
             require_format(path / FAMILY, content["format"], FORMAT)
             self.origin = Origin(
                 recipe=Path(content["recipe"]),
@@ -102,7 +103,8 @@ class FamilyFolder:
             "runs": [],
         }
         try:
-            path.mkdir(parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            create_folder(path)
             write_json(path / FAMILY, content)
         except OSError as error:
             raise DataError(
@@ -117,7 +119,7 @@ class FamilyFolder:
     def add(self, seeds: Sequence[int]) -> None:
         """Add seeds to the family."""
         self.runs = dict(sorted({**{seed: self.run_path(seed) for seed in seeds}, **self.runs}.items()))
-        content: Json = json.loads((self.path / FAMILY).read_text("utf-8"))
+        content: Json = parse_json((self.path / FAMILY).read_text("utf-8"))
         content["runs"] = [{"seed": seed, "run": run.name} for seed, run in self.runs.items()]
         write_json(self.path / FAMILY, content)
 

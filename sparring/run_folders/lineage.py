@@ -13,6 +13,7 @@ from typing import Any
 
 from sparring.errors import DataError
 from sparring.run_folders.run_folder import MANIFEST, RunFolder, write_json
+from sparring.runtime.private_files import write_private
 from sparring.types import Json
 
 
@@ -54,7 +55,7 @@ def _record(child: RunFolder, origin: Mapping[str, Json]) -> None:
     how = "starts from the weights" if "weights" in origin else "is a branch"
     # JSON text has no line break, whatever the path contains.
     line = f"# This run {how} of step {origin['step']} of {json.dumps(origin['run'])}, id {origin['id']}.\n"
-    child.recipe.write_text(line + child.recipe.read_text("utf-8"), "utf-8")
+    write_private(child.recipe, line + child.recipe.read_text("utf-8"))
 
 
 def read_ids(runs: Iterable[RunFolder]) -> dict[Path, str | None]:

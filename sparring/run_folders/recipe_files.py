@@ -6,7 +6,6 @@ They are in the run's folder `recipe/`, so that the recipe's code finds the file
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sparring.errors import DataError
+from sparring.runtime.json_values import parse_json
+from sparring.runtime.private_files import OWNER_ONLY, create_folder
 
 RUN_RECIPE = "run.toml"
 FOLDER = "recipe"
@@ -90,11 +91,11 @@ def copy_files(files: RecipeFiles, target: Path) -> dict[str, Any]:
 
     `files` contains the sha256 of each copy. `linked` contains the `path` of each link, and for a file also its
     `bytes`, its `modified` (nanoseconds since 1970) and its `sha256`."""
-    target.mkdir()
+    create_folder(target)
     for file in (*files.copied, *files.linked):
-        (target / file).parent.mkdir(parents=True, exist_ok=True)
+        create_folder((target / file).parent, parents=True, exist_ok=True)
     for file in files.copied:
-        shutil.copy2(files.folder / file, target / file)
+        _copy(files.folder / file, target / file)
     linked: dict[str, Any] = {}
     for file in files.linked:
         source = (files.folder / file).resolve()
@@ -112,7 +113,7 @@ def check_links(folder: Path) -> None:
     if folder.name != FOLDER or not path.is_file():
         return
     try:
-        linked: Mapping[str, Any] = json.loads(path.read_text("utf-8")).get("linked", {})
+        linked: Mapping[str, Any] = parse_json(path.read_text("utf-8")).get("linked", {})
     except (ValueError, AttributeError) as error:
         raise DataError(f"{path} is not a JSON object ({error}); restore it, or specify another run.") from error
     for name, entry in linked.items():
@@ -132,6 +133,11 @@ def check_links(folder: Path) -> None:
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copy2(source, target)
+    target.chmod(target.stat().st_mode & OWNER_ONLY)
 
 
 def _identity(path: Path) -> dict[str, Any]:

@@ -45,6 +45,8 @@ from sparring.run_folders.recipe_files import (
     list_files,
     sha256,
 )
+from sparring.runtime.json_values import parse_json
+from sparring.runtime.private_files import create_folder, open_private, write_private
 from sparring.runtime.redaction import mask_secrets
 from sparring.types import Json
 
@@ -66,6 +68,8 @@ UNFINISHED = ".part"
 _PACKAGES = ("sparring", "torch", "transformers", "peft", "renderers", "tokenizers", "numpy")
 _MAX_REASON = 2000
 """The maximum length of a reason in `status.json`, which must fit into one disk block."""
+_LONGEST_NAME = 200
+"""The length of the longest name of a run in bytes. File systems allow 255, and names of other files begin with it."""
 _UNSAFE = re.compile(r"[/\\\x00]|^\.{1,2}$|^$")
 
 
@@ -122,6 +126,8 @@ class RunFolder:
         """Raise DataError if a new run cannot have this name: it is not a valid folder name, or another run has it."""
         if name is not None and _UNSAFE.search(name):
             raise DataError(f"run name {name!r} is not a valid folder name; choose a name without slashes.")
+        if name is not None and len(os.fsencode(name)) > _LONGEST_NAME:
+            raise DataError(f"run name {name[:40]!r}... is longer than {_LONGEST_NAME} bytes; choose a shorter one.")
         if name is not None and (runs_dir / name).exists():
             raise _taken(runs_dir / name)
 
@@ -176,7 +182,7 @@ class RunFolder:
         for report in reports:
             manifest["sha256"] |= report["measured"].get("files", {})
         write_json(self.path / MANIFEST, manifest)
-        with (self.path / FINDINGS).open("a", encoding="utf-8") as file:
+        with open_private(self.path / FINDINGS, "a") as file:
             for finding in (one for report in reports for one in report["findings"]):
                 file.write(json.dumps({"time": time.time(), **finding}) + "\n")
 
@@ -189,8 +195,8 @@ class RunFolder:
         path = other.path / FINDINGS
         lines = path.read_text("utf-8").splitlines() if path.is_file() else []
         # Findings of detectors have a step.
-        own = [line for line in lines if line.strip() and json.loads(line).get("step") is None]
-        (self.path / FINDINGS).write_text("".join(f"{line}\n" for line in own), "utf-8")
+        own = [line for line in lines if line.strip() and parse_json(line).get("step") is None]
+        write_private(self.path / FINDINGS, "".join(f"{line}\n" for line in own))
 
     def origin(self) -> Mapping[str, Any] | None:
         """Return the entry of `lineage.record_branch` or `record_weights` (which has `weights`), or None if the run has
@@ -207,7 +213,7 @@ class RunFolder:
         manifest. Raises DataError if it is damaged or of a newer format, and OSError if it cannot be read."""
         path = self.path / MANIFEST
         try:
-            content: Any = json.loads(path.read_text("utf-8")) if path.exists() else {}
+            content: Any = parse_json(path.read_text("utf-8")) if path.exists() else {}
         except ValueError as error:
             raise DataError(f"{path} is not a JSON object ({error}); restore it, or specify another run.") from error
         if not isinstance(content, dict):
@@ -255,7 +261,7 @@ class RunFolder:
 
     def write_vocabulary(self, texts: Sequence[str]) -> None:
         """Store the text of each token id, keyed by id."""
-        (self.path / VOCABULARY).write_bytes(encode(texts))
+        write_private(self.path / VOCABULARY, encode(texts))
 
     @property
     def checkpoints(self) -> Path:
@@ -288,7 +294,7 @@ class RunFolder:
         scores: dict[int, float] = {}
         for path in self.evaluations.glob("validation-*.json"):
             try:
-                mean = json.loads(path.read_text("utf-8"))["score"]["mean"]
+                mean = parse_json(path.read_text("utf-8"))["score"]["mean"]
                 if mean is not None:
                     scores[int(path.stem.partition("-")[2])] = float(mean)
             except (OSError, ValueError, KeyError, TypeError) as error:
@@ -300,7 +306,7 @@ class RunFolder:
     def next_evaluation_path(self, stem: str = "held_out") -> Path:
         """Return the path of the next evaluation: evaluations/held_out-001.json and so on. Unfinished evaluations are
         also included."""
-        self.evaluations.mkdir(exist_ok=True)
+        create_folder(self.evaluations, exist_ok=True)
         numbers = [_next_number(self.evaluations, stem, suffix) for suffix in (".json", UNFINISHED)]
         return self.evaluations / f"{stem}-{max(numbers):03}.json"
 
@@ -347,7 +353,7 @@ class RunFolder:
         """
         path = self.path / STATUS
         try:
-            status: Any = json.loads(path.read_text("utf-8"))
+            status: Any = parse_json(path.read_text("utf-8"))
         except FileNotFoundError:
             return {}
         except ValueError as error:
@@ -411,7 +417,7 @@ class RunFolder:
 def hold_lock(folder: Path, refusal: SparringError) -> Iterator[None]:
     """Lock a folder for the duration of a `with` block. The operating system releases the lock when the process ends.
     Raises `refusal` if it is already locked."""
-    with (folder / LOCK).open("a") as file:
+    with open_private(folder / LOCK, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -485,7 +491,7 @@ def _taken(path: Path) -> DataError:
 def _create_folder(runs_dir: Path, name: str | None, recipe: Path) -> Path:
     if name is not None:
         try:
-            (runs_dir / name).mkdir()
+            create_folder(runs_dir / name)
         except FileExistsError:
             raise _taken(runs_dir / name) from None
         return runs_dir / name
@@ -493,7 +499,7 @@ def _create_folder(runs_dir: Path, name: str | None, recipe: Path) -> Path:
     while True:
         path = runs_dir / f"{stem}-{_next_number(runs_dir, stem):03}"
         try:
-            path.mkdir()
+            create_folder(path)
         except FileExistsError:
             # Another process was faster. The next iteration counts its folder.
             continue
@@ -515,7 +521,7 @@ def _write_recipe(path: Path, config: Config, files: RecipeFiles) -> None:
         updates[name] = getattr(config, name).model_copy(update=named)
     if config.is_trainable and Path(config.model.name).is_dir():
         updates["model"] = config.model.model_copy(update={"name": str(Path(config.model.name).resolve())})
-    (path / RECIPE).write_text(resolved_toml(config.model_copy(update=updates)), "utf-8")
+    write_private(path / RECIPE, resolved_toml(config.model_copy(update=updates)))
 
 
 def _files(config: Config) -> dict[str, dict[str, str]]:
@@ -577,7 +583,7 @@ def write_json(path: Path, content: Json) -> None:
     text = json.dumps(content, indent=1) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, "utf-8")
+        write_private(temporary, text)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)

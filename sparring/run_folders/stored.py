@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from sparring.errors import DataError
 from sparring.run_folders.formats import require_format
+from sparring.runtime.json_values import parse_json
 from sparring.types import Json, Outcome, Reward, Sampling, StopReason, Task, Trajectory, Turn, Usage
 
 TRAJECTORY_FORMAT = 1
@@ -81,7 +81,7 @@ def read_trajectories_at(file: Path, offsets: Iterable[int]) -> Iterator[Traject
 
 def _parse_object(line: str | bytes, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError as error:
         raise DataError(f"{where}: {error}; every line must be a JSON object. Fix the line, or remove it.") from error
     if not isinstance(row, dict):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, final
 
+from sparring.runtime.private_files import create_folder
 from sparring.runtime.server_process import ServerProcess, ServerSpec, list_gpus
 
 
@@ -90,7 +91,7 @@ class ProcessLauncher:
         started: list[Server] = []
         try:
             for spec, log in zip(specs, logs, strict=True):
-                log.parent.mkdir(parents=True, exist_ok=True)
+                create_folder(log.parent, parents=True, exist_ok=True)
                 started.append(ServerProcess(spec, log))
         except BaseException:
             for one in started:

@@ -15,7 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TextIO, cast
 
+from sparring.runtime.private_files import open_private
 from sparring.runtime.redaction import mask_secrets
+from sparring.runtime.terminal import visible
 
 LOG = "log.jsonl"
 """File in a run folder with the log of the training, one `{"time", "level", "logger", "message"}` per line."""
@@ -59,7 +61,7 @@ class _JsonLines(logging.Handler):
         if record.exc_text:
             entry["traceback"] = record.exc_text
         # If the disk is full, the line is still on standard error.
-        with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
+        with suppress(OSError), open_private(self._path, "a") as file:
             file.write(json.dumps(entry) + "\n")
 
 
@@ -67,7 +69,7 @@ class _Lines(logging.Handler):
     """A handler that writes to the current `sys.stderr`, which progress bars replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(f"{record.levelname.lower()}: {self.format(record)}", file=sys.stderr)  # noqa: T201
+        print(visible(f"{record.levelname.lower()}: {self.format(record)}"), file=sys.stderr)  # noqa: T201
 
 
 class _RootElsewhere(logging.Handler):

@@ -22,6 +22,7 @@ from typing import Any, final
 
 from sparring.errors import ServiceError
 from sparring.runtime.launcher import Server
+from sparring.runtime.private_files import open_private
 from sparring.runtime.server_process import ServerSpec, answers, find_cause
 
 REACH_SECONDS = 10.0
@@ -55,7 +56,7 @@ class RayLauncher:
         self._lock = threading.Lock()
         self._is_closed = threading.Event()
         self._servers: list[RayServer] = []
-        with self._log.open("ab") as output:
+        with open_private(self._log, "ab") as output:
             self._driver = subprocess.Popen(
                 [sys.executable, "-P", "-m", "sparring.runtime.ray_driver", address],
                 stdin=subprocess.PIPE,
@@ -152,7 +153,7 @@ class RayServer:
 
     def __init__(self, launcher: RayLauncher, number: int, spec: ServerSpec, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
-        log.touch()
+        log.touch(0o600)
         self.name, self.log = spec.name, log
         self._launcher, self._number, self._offset = launcher, number, 0
         self._lock = threading.Lock()
@@ -195,7 +196,7 @@ class RayServer:
             content = self._launcher.ask("read_log", server=self._number, offset=self._offset).encode("latin-1")
             self._offset += len(content)
             if content:
-                with self.log.open("ab") as file:
+                with open_private(self.log, "ab") as file:
                     file.write(content)
 
     def _describe(self) -> dict[str, Any]:

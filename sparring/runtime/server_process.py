@@ -19,6 +19,7 @@ from sparring.errors import ServiceError
 from sparring.runtime import interrupts
 from sparring.runtime.keeper import wrap_in_keeper
 from sparring.runtime.logs import get_logger
+from sparring.runtime.private_files import open_private
 
 if TYPE_CHECKING:
     from sparring.runtime.launcher import Server
@@ -71,7 +72,7 @@ class ServerProcess:
 
     def _start(self) -> subprocess.Popen[bytes]:
         arguments, variables = wrap_in_keeper(self._command, {**os.environ, **self._variables})
-        with self.log.open("ab") as output:
+        with open_private(self.log, "ab") as output:
             return subprocess.Popen(
                 arguments,
                 env=variables,

@@ -76,11 +76,19 @@ def export(
         (parts / RECIPE_FILE).write_text(mask_secrets(folder.recipe.read_text("utf-8")), "utf-8")
         (parts / "README.md").write_text(model_card(manifest), "utf-8")
         write_manifest(parts, manifest)
+        _share_weights(parts)
         parts.replace(target)
     except BaseException:
         shutil.rmtree(parts, ignore_errors=True)
         raise
     return target
+
+
+def _share_weights(parts: Path) -> None:
+    """Give weights the mode of the other files, which the umask determines. safetensors writes files for their owner only."""
+    mode = (parts / "README.md").stat().st_mode & 0o777
+    for file in parts.rglob("*.safetensors"):
+        file.chmod(mode)
 
 
 def _check_target(target: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from sparring.models.policy import Policy
 from sparring.models.pretrained import is_adapter
 from sparring.run_folders import RunFolder
 from sparring.run_folders.run_folder import MANIFEST, describe_machine
+from sparring.runtime.json_values import parse_json
 from sparring.types import Json, Weights
 
 
@@ -99,7 +99,7 @@ def list_evaluations(folder: RunFolder, fingerprint: str) -> Iterator[dict[str, 
     kept = ("name", "split", "temperature", "group_size", "scorer", "score", "success")
     for path in sorted(folder.evaluations.glob("*.json")):
         try:
-            content: Any = json.loads(path.read_text("utf-8"))
+            content: Any = parse_json(path.read_text("utf-8"))
             rows: list[Mapping[str, Json]] = content.get("evaluations", [content])
             found = [row for row in rows if row.get("fingerprint") == fingerprint]
             for row in found:

@@ -26,6 +26,7 @@ from sparring.ledger import Ledger, RolloutState
 from sparring.protocols import MessageEngine
 from sparring.run_folders.encode import encode_line
 from sparring.runtime import interrupts
+from sparring.runtime.private_files import create_folder, open_private, write_private
 from sparring.serving.access import Access
 from sparring.sessions import EpisodeIdentity, MessageSession
 from sparring.sessions.matching import canonical_history
@@ -116,11 +117,12 @@ class Recording:
         """Create the folder. Requests wait until the folder exists. Raises DataError if the folder cannot be
         written."""
         try:
-            (self._path / "trajectories").mkdir(parents=True)
+            create_folder(self._path, parents=True, exist_ok=True)
+            create_folder(self._path / "trajectories")
         except OSError as error:
             raise DataError(f"{self._path} cannot be written: {error}; give another --out.") from error
         manifest = {"format": 1, "kind": "recording", "created": time.time(), "upstream": self._engine.fingerprint}
-        (self._path / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
+        write_private(self._path / "manifest.json", json.dumps(manifest, indent=1) + "\n")
         self.ledger = Ledger(self._path / "ledger.sqlite")
         self._is_open.set()
 
@@ -310,7 +312,7 @@ def _trajectories(episode: _Episode) -> Iterable[Trajectory]:
 def _replace(path: Path, lines: Iterable[bytes]) -> None:
     """Write a file so that readers see either the old or the new content, even after a crash."""
     temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
+    with open_private(temporary, "wb") as file:
         file.writelines(lines)
         file.flush()
         os.fsync(file.fileno())

@@ -22,6 +22,7 @@ from typing import Any, final
 from sparring.errors import SparringError
 from sparring.run_folders import RunFolder
 from sparring.runtime.keeper import adopt_orphans, end_descendants
+from sparring.runtime.private_files import open_private
 from sparring.supervision.clock import AwakeClock
 from sparring.supervision.report import VARIABLE
 from sparring.tracking import Console, open_trackers
@@ -200,7 +201,7 @@ class Supervisor:
     def _note(self, crash: str, step: int) -> None:
         assert self._run is not None
         line = json.dumps({"time": time.time(), "crash": crash, "step": step})
-        with suppress(OSError), (self._run.path / RESTARTS).open("a", encoding="utf-8") as file:
+        with suppress(OSError), open_private(self._run.path / RESTARTS, "a") as file:
             file.write(line + "\n")
 
     def _waits(self, seconds: float) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self, TextIO, final
 
 from sparring.ledger import Ledger, RolloutState
+from sparring.runtime.private_files import open_private
 from sparring.supervision.clock import AwakeClock
 
 BLOCKED_SECONDS = 60.0
@@ -103,7 +104,7 @@ class Watchdog:
         return f"running episodes: {', '.join(running[:MOST_NAMED])}{more}"
 
     def _tell(self, what: str) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
+        with open_private(self._path, "a") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {what}\n")
             file.flush()
             faulthandler.dump_traceback(file, all_threads=True)

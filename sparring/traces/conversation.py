@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparring.chat.messages import MAX_DEPTH, call_name_and_arguments, canonical_json, depth, read_json
+from sparring.chat.messages import call_name_and_arguments, canonical_json, read_json
 from sparring.errors import DataError
+from sparring.runtime.json_values import MAX_DEPTH, depth
 from sparring.types import Json, Message, ToolSchema
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}

@@ -31,6 +31,7 @@ from rich.text import Text
 from sparring.errors import ConfigProblem
 from sparring.findings import Finding
 from sparring.runtime.redaction import mask_secrets
+from sparring.runtime.terminal import visible
 from sparring.tracking.refused import refused_reasons
 from sparring.types import Json, TrajectoryGroup
 
@@ -262,17 +263,18 @@ class Console:
 
     def announced(self, text: str) -> None:
         """Print a message that the user must see while the run continues, even in quiet mode."""
-        self._out.print(text, markup=False, soft_wrap=True)
+        self._out.print(visible(text), markup=False, soft_wrap=True)
 
     def finished(self, run: Path, status: str, step: int) -> None:
         self._print(f"{status} after step {step}; everything is in {run}")
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Print a result on standard output."""
+        title, columns = visible(title), [visible(column) for column in columns]
         # A title is folded at the width of its table, also within a word.
         in_table = escape(title) if self._results.is_terminal else None
         table = Table(title=in_table, title_justify="left")
-        shown = [[f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+        shown = [[f"{cell:.3f}" if isinstance(cell, float) else visible(str(cell)) for cell in row] for row in rows]
         texts = [[column, *cells] for column, *cells in zip(columns, *shown, strict=True)]
         widths = self._find_widths(texts)
         for index, column in enumerate(columns):
@@ -330,7 +332,7 @@ class Console:
             self._bars = _display(self._out)
             self._bars.start()
         bars = self._bars
-        bar = bars.add_task(escape(title), total=total, completed=completed, latest="")
+        bar = bars.add_task(escape(visible(title)), total=total, completed=completed, latest="")
         try:
             yield bar
         finally:
@@ -345,7 +347,7 @@ class Console:
 
     def _print(self, line: str) -> None:
         if not self.is_quiet:
-            self._out.print(mask_secrets(line), markup=False, soft_wrap=True)
+            self._out.print(visible(mask_secrets(line)), markup=False, soft_wrap=True)
 
 
 @final

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from sparring.runtime.json_values import parse_json
+from sparring.runtime.private_files import write_private
 from sparring.tracking.journal import Piece, undelivered
 
 POLL_SECONDS = 1.0
@@ -69,7 +71,7 @@ class Record:
     def read(cls, path: Path, address: str) -> Record:
         """Read the progress for this address. It is empty if the file is damaged or belongs to another address."""
         try:
-            content = json.loads(path.read_text("utf-8"))
+            content = parse_json(path.read_text("utf-8"))
             if content["address"] == address:
                 return cls(path, address, content["kept"], content["told"])
         except (OSError, ValueError, LookupError, TypeError):
@@ -80,7 +82,7 @@ class Record:
         """Replace the file in one step, so that readers never see part of it."""
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         content = {"address": self.address, "kept": self.kept, "told": self.delivered}
-        temporary.write_text(json.dumps(content) + "\n", "utf-8")
+        write_private(temporary, json.dumps(content) + "\n")
         temporary.replace(self.path)
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from sparring.runtime.private_files import open_private
 from sparring.runtime.redaction import mask_secrets
 from sparring.tracking.delivery import Receiver, Record, deliver
 from sparring.tracking.process import lower_priority
@@ -51,7 +52,7 @@ def main() -> None:
             print(mask_secrets(text), flush=True, file=messages)
 
     threading.Thread(target=listen, name="sparring-over", daemon=True).start()
-    with (folder / f"{service}.lock").open("w") as lock:
+    with open_private(folder / f"{service}.lock", "w") as lock:
         # The exporter of a killed trainer may still be sending. The system releases the lock when a process dies.
         fcntl.flock(lock, fcntl.LOCK_EX)
         is_complete = deliver(

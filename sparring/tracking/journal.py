@@ -6,7 +6,6 @@ again. Data that has been added or replaced since then is a new piece. This modu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TypeAlias
 
 from sparring.errors import DataError
 from sparring.run_folders.stored import read_trajectories
+from sparring.runtime.json_values import parse_json
 from sparring.types import Json, Trajectory
 
 Delivered: TypeAlias = MutableMapping[str, list[int]]
@@ -117,7 +117,7 @@ def _grown(path: Path, delivered: Mapping[str, list[int]]) -> Iterator[tuple[Jso
             if not line.endswith(b"\n"):
                 return  # The line is still being written.
             try:
-                row = json.loads(line)
+                row = parse_json(line)
             except ValueError as error:
                 raise DataError(f"{path}, byte {end}: {error}. Every line must be a JSON object.") from error
             end += len(line)

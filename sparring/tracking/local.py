@@ -21,6 +21,7 @@ from typing import Any, final
 from sparring.run_folders.digests import DigestWriter
 from sparring.run_folders.encode import encode, encode_line
 from sparring.run_folders.stored import TRAJECTORY_FORMAT
+from sparring.runtime.private_files import create_folder, open_private, write_private
 from sparring.runtime.redaction import mask_secrets
 from sparring.tracking.worker import TrackingThread
 from sparring.types import Json, Reward, Task, Trajectory, TrajectoryGroup, Turn
@@ -69,10 +70,10 @@ class LocalTracker:
 
         def write() -> None:
             for parent in list(target.relative_to(self._path.resolve()).parents)[-2::-1]:
-                (self._path / parent).mkdir(exist_ok=True)
+                create_folder(self._path / parent, exist_ok=True)
             # Readers see the whole file or nothing.
             temporary = target.with_name(f".{target.name}.tmp")
-            temporary.write_bytes(encode(content, indent=True) + b"\n")
+            write_private(temporary, encode(content, indent=True) + b"\n")
             temporary.replace(target)
 
         self._worker.submit(write)
@@ -170,15 +171,15 @@ def _transitions(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
 
 def _append(path: Path, line: bytes) -> None:
     # The file is opened again for each line, so that written lines survive a crash of the process.
-    with path.open("ab") as file:
+    with open_private(path, "ab") as file:
         file.write(line)
 
 
 def _replace(path: Path, lines: Iterator[bytes]) -> None:
-    path.parent.mkdir(exist_ok=True)  # never the run folder, which may be gone
+    create_folder(path.parent, exist_ok=True)  # never the run folder, which may be gone
     # The file is renamed when it is complete, so that readers never see part of it.
     temporary = path.with_name(f".{path.name}.part")
-    with temporary.open("wb") as file:
+    with open_private(temporary, "wb") as file:
         file.writelines(lines)
     temporary.replace(path)
 

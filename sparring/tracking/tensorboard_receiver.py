@@ -24,6 +24,7 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from sparring.run_folders.stored import RESUMED
+from sparring.runtime.private_files import create_folder, open_private
 from sparring.runtime.redaction import build_masker
 from sparring.tracking.episode_text import episode_markdown
 from sparring.tracking.journal import Document, Episodes, Findings, Metrics, Piece
@@ -52,9 +53,9 @@ class TensorboardReceiver:
         path = self._folder / FOLDER / f"events.out.tfevents.{int(self._created)}.sparring"
         length = kept.get("bytes", 0)
         has_all = length > 0 and path.is_file() and path.stat().st_size >= length
-        path.parent.mkdir(exist_ok=True)
+        create_folder(path.parent, exist_ok=True)
         # The buffer is larger than a piece, so that a reader rarely sees part of an event.
-        self._file = path.open("r+b" if has_all else "wb", buffering=2**20)
+        self._file = open_private(path, "r+b" if has_all else "wb", buffering=2**20)
         self._writer = RecordWriter(self._file)
         if has_all:
             self._file.truncate(length)

@@ -22,6 +22,7 @@ import wandb  # pyright: ignore[reportMissingImports]
 
 from sparring.run_folders.encode import encode
 from sparring.run_folders.stored import RESUMED, read_placed_trajectories
+from sparring.runtime.private_files import create_folder
 from sparring.runtime.redaction import build_masker
 from sparring.tracking.episode_text import episode_markdown
 from sparring.tracking.journal import Document, Findings, Metrics, Piece
@@ -58,7 +59,7 @@ class WandbReceiver:
             self._remove_folder(kept.get("offline"))
         # Otherwise, the library would leave the files of tables in the home folder.
         os.environ.setdefault("WANDB_DATA_DIR", str(self._folder / "wandb" / "data"))
-        (self._folder / "wandb").mkdir(exist_ok=True)
+        create_folder(self._folder / "wandb", exist_ok=True)
         kept.setdefault("run_id", uuid.uuid4().hex[:12])
         manifest = json.loads((self._folder / "manifest.json").read_text("utf-8"))
         self._run = wandb.init(

@@ -20,7 +20,9 @@ from pathlib import Path
 from sparring.errors import DataError
 from sparring.run_folders.formats import require_format
 from sparring.runtime.faults import fault_point
+from sparring.runtime.json_values import parse_json
 from sparring.runtime.logs import get_logger
+from sparring.runtime.private_files import create_folder, write_private
 
 logger = get_logger(__name__)
 
@@ -51,20 +53,20 @@ def write(
     temporary = directory / f".{target.name}.tmp"
     replaced = directory / f".{target.name}{_REPLACED}"
     if not directory.exists():
-        directory.mkdir()
+        create_folder(directory)
         _sync(directory.parent)
     if target.exists():
         # A checkpoint that was being replaced when the process died still counts until the new one exists.
         shutil.rmtree(replaced, ignore_errors=True)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        temporary.mkdir()
+        create_folder(temporary)
         fill(temporary)
         files = sorted(temporary.iterdir())
         for path in files:
             _sync(path)
         manifest = {"format": FORMAT, "files": {path.name: _sha256(path) for path in files}}
-        (temporary / _MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
+        write_private(temporary / _MANIFEST, json.dumps(manifest, indent=1))
         _sync(temporary / _MANIFEST)
         _sync(temporary)
         announce(target.name, hash_checkpoint(temporary))
@@ -170,7 +172,7 @@ def set_aside(directory: Path, into: Path, *, since: int) -> list[Path]:
     moved = []
     for path in list_numbered(directory):
         if int(path.name) >= since:
-            into.mkdir(exist_ok=True)
+            create_folder(into, exist_ok=True)
             shutil.rmtree(into / path.name, ignore_errors=True)
             moved.append(path.rename(into / path.name))
     return moved
@@ -180,7 +182,7 @@ def verify(checkpoint: Path) -> None:
     """Check the files of a checkpoint. Raises DataError, which names the affected file, if a file is missing or does
     not match its hash."""
     try:
-        manifest = json.loads((checkpoint / _MANIFEST).read_text("utf-8"))
+        manifest = parse_json((checkpoint / _MANIFEST).read_text("utf-8"))
         known, files = manifest["format"], dict(manifest["files"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(

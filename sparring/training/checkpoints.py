@@ -18,6 +18,8 @@ from torch import Tensor
 from sparring.errors import DataError, DiskError
 from sparring.models.policy import Policy, fingerprint
 from sparring.protocols import Learner, LearnerState
+from sparring.runtime.json_values import parse_json
+from sparring.runtime.private_files import write_private
 from sparring.training.checkpoint_files import (
     find_best,
     find_newest,
@@ -68,7 +70,7 @@ def save(
 
     def fill(folder: Path) -> None:
         learner.write(folder)
-        (folder / "state.json").write_text(json.dumps(dict(state), indent=1), "utf-8")
+        write_private(folder / "state.json", json.dumps(dict(state), indent=1))
 
     try:
         return write(directory, step, fill, announce=announce)
@@ -83,7 +85,7 @@ def load(checkpoint: Path, learner: Learner) -> dict[str, Any]:
     """Restore the learner, and return the saved state. Raises DataError if the checkpoint is damaged or does not fit."""
     verify(checkpoint)
     learner.load_state(checkpoint)
-    return json.loads((checkpoint / "state.json").read_text("utf-8"))
+    return parse_json((checkpoint / "state.json").read_text("utf-8"))
 
 
 def load_weights(checkpoint: Path, policy: Policy) -> Weights:

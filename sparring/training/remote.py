@@ -18,6 +18,7 @@ from sparring.errors import ServiceError
 from sparring.models.tensor_files import TensorFile, write_weights
 from sparring.protocols import LossConfig
 from sparring.runtime.cancellable import Cancelled, guard_change, raise_if_cancelled
+from sparring.runtime.private_files import open_private
 from sparring.runtime.remote import (
     CONNECT_SECONDS,
     SILENCE_SECONDS,
@@ -206,7 +207,7 @@ class RemoteLearner:
                 if answer.status_code != 200:
                     answer.read()
                     decode(answer, self._where, otherwise=ServiceError)
-                with path.open("wb") as file:
+                with open_private(path, "wb") as file:
                     for piece in answer.iter_bytes():
                         file.write(piece)
         except httpx.HTTPError as error:

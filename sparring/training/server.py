@@ -33,6 +33,7 @@ from sparring.models.tensor_files import TensorFile, write_weights
 from sparring.protocols import Learner
 from sparring.runtime.cancellable import Cancelled, run_cancellable, wait_for_abandoned
 from sparring.runtime.logs import get_logger
+from sparring.runtime.private_files import create_folder
 from sparring.runtime.remote import PROTOCOL, dumps, error_json, from_json
 from sparring.types import Json, TrainingBatch, Weights
 
@@ -217,7 +218,7 @@ class _Routes:
 
     def _export_state(self) -> Json:
         name = f"state-{uuid.uuid4().hex}"
-        (self._path / name).mkdir()
+        create_folder(self._path / name)
         self._learner.export_state().write(self._path / name)
         return {"state": name, "files": sorted(path.name for path in (self._path / name).iterdir())}
 

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sparring.runtime.faults import fault_point
+from sparring.runtime.private_files import write_private
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 """The values that AdamW keeps for each trained tensor."""
@@ -32,4 +33,4 @@ class AdamWState:
         save_file(dict(self.weights), directory / "weights.safetensors")
         save_file(dict(self.moments), directory / "optimizer.safetensors")
         fault_point("checkpoint.staging")
-        (directory / "optimizer.json").write_text(json.dumps({"optimizer": "AdamW"}), "utf-8")
+        write_private(directory / "optimizer.json", json.dumps({"optimizer": "AdamW"}))

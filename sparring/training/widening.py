@@ -6,7 +6,6 @@ rows are initialized as in peft, and start to learn when the columns of B do.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sparring.runtime.json_values import parse_json
 from sparring.training import checkpoints
 from sparring.training.state import AdamWState
 
@@ -52,7 +52,7 @@ def widen(checkpoint: Path, into: Path, *, before: Adapter, after: Adapter, seed
         # The gradient of B' = factor * B is the gradient of B divided by the factor.
         power = -2 if name.endswith(SQUARED) else -1
         moments[name] = tensor if name.endswith("/step") else _wider(name, tensor, more, factor**power, None)
-    state = json.loads((checkpoint / "state.json").read_text("utf-8"))
+    state = parse_json((checkpoint / "state.json").read_text("utf-8"))
     step = int(checkpoint.name) if checkpoint.name.isdigit() else checkpoint.name
     return checkpoints.save(into, step, AdamWState(weights=weights, moments=moments), state)
 

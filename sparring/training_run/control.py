@@ -6,7 +6,6 @@ show this gain, because more imitation learning alone might have reached the sam
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from sparring.run_folders import RunFolder
 from sparring.run_folders.run_folder import CONTINUED, WARM_START
 from sparring.run_folders.stored import training_seconds
 from sparring.runtime import event_loop, interrupts
+from sparring.runtime.json_values import parse_json
 from sparring.tracking import Console
 from sparring.training import checkpoints
 from sparring.training.schedule import learning_rate
@@ -124,7 +124,7 @@ def _refuse_shorter(folder: RunFolder, steps: int | None) -> None:
     """Raise UsageError if a control with more steps would be lost. A control with unreadable files may be replaced."""
     path = folder.controls / CONTINUED
     try:
-        made = int(json.loads((path / "state.json").read_text("utf-8"))["steps"])
+        made = int(parse_json((path / "state.json").read_text("utf-8"))["steps"])
     except (OSError, ValueError, LookupError, TypeError):
         return
     if steps is not None and steps < made:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from sparring.errors import DataError, UsageError
 from sparring.evaluation.of_run import evaluated
 from sparring.run_folders import RunFolder
 from sparring.run_folders.stored import training_seconds
+from sparring.runtime.json_values import parse_json
 from sparring.runtime.logs import LOG
 from sparring.tracking import Console
 from sparring.training_run.run import TrainResult
@@ -78,7 +78,7 @@ class _Tail:
                     return
                 self._offset += len(line)
                 try:
-                    row = json.loads(line)
+                    row = parse_json(line)
                 except ValueError as error:
                     raise DataError(f"{self._path} has a damaged line: {error!r}. Remove the line.") from error
                 if isinstance(row, dict):

@@ -60,10 +60,10 @@ class Run:
 
 
 def contents(folder: Path) -> dict[str, tuple[bytes, int, int]]:
-    """Return the files of a run folder that a copy has, except for the ledger, with their times and permissions."""
+    """Return the files of a run folder that a copy has, except for the ledger, with their times and their owner's permissions."""
     left_out = ("lock", "copy.json", "ledger.sqlite")
     return {
-        str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode & 0o777)
+        str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode & 0o700)
         for path in folder.rglob("*")
         if path.is_file() and not path.name.startswith(left_out)
     }

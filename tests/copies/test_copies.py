@@ -25,6 +25,7 @@ from sparring.copies.store import Store, StoreError
 from sparring.errors import ConfigError, DataError, ServiceError, UsageError
 from sparring.ledger.verification import read_account
 from sparring.run_folders import RunFolder
+from sparring.run_folders.run_folder import write_json
 from sparring.runtime.faults import Fault, arm_for_block
 from sparring.training_run.resuming import find_start
 from tests.copies.builders import Run, contents
@@ -62,7 +63,8 @@ def objects(url: str) -> set[str]:
     return set(Store(f"{url}/run").list())
 
 
-def test_what_is_fetched_is_what_was_there(url: str, tmp_path: Path) -> None:
+def test_what_is_fetched_is_what_was_there(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparring.run_folders.links.LARGE_BYTES", 5)
     run = Run(tmp_path / "runs", keep=2)
     for size in (0, 1000, BLOCK_BYTES, 2 * BLOCK_BYTES + 17):
         run.advance(size=size)
@@ -70,8 +72,11 @@ def test_what_is_fetched_is_what_was_there(url: str, tmp_path: Path) -> None:
     (run.folder.path / "recipe" / "play.sh").chmod(0o755)
     (tmp_path / "large").write_bytes(b"large")
     (run.folder.path / "recipe" / "large").symlink_to(tmp_path / "large")
+    (run.folder.path / "recipe" / "stranger").symlink_to(tmp_path / "large")
+    write_json(run.folder.path / "manifest.json", {**run.folder.manifest(), "linked": {"large": {"bytes": 5}}})
     run.copy(url)
     folder = fetched(url, tmp_path / "elsewhere")
+    (run.folder.path / "recipe" / "stranger").unlink()
     assert contents(folder.path) == contents(run.folder.path)
     assert not (folder.path / "recipe" / "large").is_symlink()
     assert read_account(folder.ledger) == read_account(run.folder.ledger)

@@ -25,6 +25,7 @@ from sparring.environments.calls import Observation, ToolFailure
 from sparring.environments.schema_tools import SchemaTool
 from sparring.errors import DataError, InfrastructureError, UsageError
 from sparring.rewards import json_fields
+from sparring.runtime.json_values import parse_json
 from sparring.runtime.logs import get_logger
 from sparring.scorers import json_exact
 from sparring.types import Json, Task
@@ -153,7 +154,7 @@ class _Worker:
             ) from error
         if not line:
             raise InfrastructureError(f"the process with the tools of {self._folder} died when requested {what}.")
-        return json.loads(line)
+        return parse_json(line)
 
     async def kill(self) -> None:
         """End the process and everything that its tools started."""
@@ -363,6 +364,6 @@ def _read(file: Path) -> str:
 
 def _read_json(file: Path) -> Json:
     try:
-        return json.loads(_read(file))
+        return parse_json(_read(file))
     except ValueError as error:
         raise DataError(f"{file} is not JSON: {error}; restore the checkout.") from error

@@ -28,9 +28,14 @@ def load_model(source: Path | str, *, dtype: torch.dtype | str = torch.float32) 
     Raises ServiceError for a model type that is not supported, and if the files lack weights of the model.
     """
     _refuse_unsupported(PreTrainedConfig.get_config_dict(source)[0], source)
-    config = AutoConfig.from_pretrained(source)
+    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     text = config.get_text_config(decoder=True)
-    options: dict[str, Any] = {"dtype": dtype, "output_loading_info": True}
+    options: dict[str, Any] = {
+        "dtype": dtype,
+        "output_loading_info": True,
+        "use_safetensors": True,
+        "trust_remote_code": False,
+    }
     if text is not config:
         options |= {"config": text, "key_mapping": _TEXT_KEYS}
     load: Any = AutoModelForCausalLM.from_pretrained
