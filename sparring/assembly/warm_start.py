@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sparring.assembly.environment import load_environment_class
 from sparring.chat.demonstrations import tokenize_conversation
 from sparring.config import Config
+from sparring.data.calls import check_calls
 from sparring.environments import Environment, Segment, record_segments
 from sparring.errors import DataError, InfrastructureError
 from sparring.protocols import SpliceRefused
@@ -118,5 +119,7 @@ def _conversations_from(path: Path, tools: tuple[ToolSchema, ...]) -> list[Segme
                 raise DataError(
                     f"{where}: there is no list 'messages' of objects; write one {{'messages': [...]}} per line."
                 )
+            for number, message in enumerate(messages, start=1):
+                check_calls(message, f"{where}, message {number}")
             conversations.append(Segment(messages, tools if own is None else own))
     return conversations
