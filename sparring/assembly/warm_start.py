@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sparring.assembly.environment import load_environment_class
 from sparring.chat.demonstrations import tokenize_conversation
 from sparring.config import Config
+from sparring.data.calls import check_calls
 from sparring.environments import Environment, Segment, record_segments
 from sparring.errors import DataError, InfrastructureError
 from sparring.protocols import SpliceRefused
@@ -125,4 +126,6 @@ def _segment(row: Mapping[str, Any] | Sequence[Message], tools: Sequence[ToolSch
     messages, own = given.get("messages"), given.get("tools")
     if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
         raise DataError(f"{where}: there is no list 'messages' of objects; write one {{'messages': [...]}} per row.")
+    for number, message in enumerate(messages, start=1):
+        check_calls(message, f"{where}, message {number}")
     return Segment(messages, tools if own is None else own)

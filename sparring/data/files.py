@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from sparring.data.calls import check_calls
 from sparring.errors import DataError, ServiceError
 from sparring.runtime.json_values import MAX_DEPTH, depth, parse_json
 from sparring.types import Message, Task
@@ -25,6 +26,9 @@ from sparring.types import Message, Task
 Row: TypeAlias = Mapping[str, Any]
 
 NO_COLUMNS: Mapping[str, str] = MappingProxyType({})
+MOST_UNPACKED, MOST_EXPANSION = 2**30, 100
+"""The values of a parquet file may have this many bytes, or this many times the size of the file if that is more."""
+_ROWS_AT_ONCE = 256
 ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -165,6 +169,7 @@ def _messages(prompt: Any, where: str) -> tuple[Message, ...]:
             raise DataError(
                 f"{where}: message {index} is {_short(message)}; give an object whose `role` is one of {', '.join(ROLES)}."
             )
+        check_calls(message, f"{where}, message {index}")
         has_text = isinstance(message.get("content"), str)
         if not has_text and not message.get("tool_calls"):
             raise DataError(f"{where}: message {index} has no text; give it a string as `content`.")
@@ -237,13 +242,23 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
             f"{path} needs pyarrow, which is not installed; install it with `pip install 'sparring[data]'`, "
             "or convert the file to .jsonl."
         ) from error
+    limit = max(MOST_UNPACKED, MOST_EXPANSION * path.stat().st_size)
+    number = num_bytes = 0
     try:
-        rows = parquet.read_table(path).to_pylist()
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE):
+                num_bytes += batch.nbytes
+                if num_bytes > limit:
+                    raise DataError(
+                        f"{path} has more than {limit / 2**30:.3g} GiB of values, {MOST_EXPANSION} times its size, as a file "
+                        "that is made to fill the memory; split it into several files if it is not."
+                    )
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"row {number}", row
     except (ValueError, OSError) as error:
         # These are the base classes of pyarrow's errors.
         raise DataError(f"{path} cannot be read as parquet ({error}); write the file again.") from error
-    for number, row in enumerate(rows, start=1):
-        yield f"row {number}", row
 
 
 def _object(value: Any, path: Path, place: str) -> Row:

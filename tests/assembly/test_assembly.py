@@ -53,6 +53,8 @@ def test_demonstrations_come_from_a_file_or_a_recording_each_conversation_with_i
     tool = {"type": "function", "function": {"name": "peek", "parameters": {"type": "object", "properties": {}}}}
     (tmp_path / "own.jsonl").write_text(json.dumps({"messages": messages}) + "\n", "utf-8")
     (tmp_path / "none.jsonl").write_text('{"messages": "none"}\n', "utf-8")
+    wrong = [messages[0], {**messages[1], "tool_calls": [1]}]
+    (tmp_path / "calls.jsonl").write_text(json.dumps({"messages": wrong}) + "\n", "utf-8")
     folder = tmp_path / "taped" / "trajectories"
     folder.mkdir(parents=True)
     for number in (1, 2):
@@ -64,7 +66,13 @@ def test_demonstrations_come_from_a_file_or_a_recording_each_conversation_with_i
         parts = load_training_parts(load_config(RECIPE, ["run.num_threads=1"]), RECIPE.parent, ledger)
         (own,) = load_demonstrations(parts, 9, str(tmp_path / "own.jsonl"))
         taped = load_demonstrations(parts, 9, str(tmp_path / "taped"))
-        for source, problem in {"none.jsonl": "line 1", "nowhere": "does not exist", "": "sparring record"}.items():
+        problems = {
+            "none.jsonl": "line 1",
+            "calls.jsonl": r"line 1, message 2: tool_calls\[0\] is 1",
+            "nowhere": "does not exist",
+            "": "sparring record",
+        }
+        for source, problem in problems.items():
             with pytest.raises(DataError, match=problem):
                 load_demonstrations(parts, 9, str(tmp_path / source))
         asyncio.run(parts.engine.close())

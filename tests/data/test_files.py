@@ -15,6 +15,9 @@ from sparring.errors import DataError
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
 
 
+CALL = {"id": "1", "type": "function", "function": {"name": "get", "arguments": '{"key": 1}'}}
+
+
 def written(folder: Path, name: str, content: str | bytes) -> Path:
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
@@ -132,6 +135,42 @@ def test_a_bad_file_is_refused_with_the_row_and_what_to_do(
     with pytest.raises(DataError, match=message) as refused:
         read_tasks(path)
     assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("calls", "message"),
+    [
+        ("x", r"tool_calls is 'x', not a list of calls"),
+        ({"a": 1}, r"tool_calls is \{'a': 1\}, not a list"),
+        ([1], r"tool_calls\[0\] is 1, not a call of a function"),
+        ([{"name": "get", "arguments": {}}], r"tool_calls\[0\] is .*'get'.*, not a call of a function"),
+        ([{"function": {"name": 3}}], r"tool_calls\[0\]\.function\.name is 3, not the name of a tool"),
+        (
+            [CALL, {"function": {"name": "a", "arguments": [1]}}],
+            r"tool_calls\[1\]\.function\.arguments is \[1\]; write an",
+        ),
+    ],
+)
+def test_calls_that_are_none_are_refused_with_the_row_and_the_field(
+    tmp_path: Path, calls: object, message: str
+) -> None:
+    good = {"prompt": [{"role": "assistant", "content": None, "tool_calls": [CALL]}]}
+    bad = {"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": calls}]}
+    path = written(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in (good, bad)))
+    with pytest.raises(DataError, match=rf"line 2, column 'prompt', message 2: {message}"):
+        read_tasks(path)
+
+
+def test_a_small_parquet_file_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparring.data.files.MOST_UNPACKED", 2**20)
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"prompt": ["a" * 100_000] * 1000}), path)
+    assert path.stat().st_size < 2**20 / 2
+    monkeypatch.setattr("sparring.data.files.MOST_EXPANSION", 1)
+    with pytest.raises(DataError, match=r"a\.parquet has more than .* GiB of values.*split it"):
+        read_tasks(path)
+    monkeypatch.setattr("sparring.data.files.MOST_EXPANSION", 10**6)
+    assert len(read_tasks(path)) == 1000
 
 
 def test_a_missing_file_and_a_folder_are_different_errors(tmp_path: Path) -> None:
