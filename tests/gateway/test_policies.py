@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,27 @@ def test_a_function_reaches_each_policy_with_a_client() -> None:
     result = asyncio.run(run())
     assert result.reward == Reward(total=1.0, per_turn={0: 1.0})
     assert len(chat_session.episode_turns) == 2
+
+
+def test_the_clients_of_all_episodes_load_the_certificates_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[object] = []
+    create = ssl.create_default_context
+    monkeypatch.setattr(
+        ssl, "create_default_context", lambda *args, **kwargs: loaded.append(1) or create(*args, **kwargs)
+    )
+
+    async def play(task: Task, session: Any) -> float:
+        async with session.client() as client:
+            await client.chat.completions.create(model="any", messages=list(task.messages))
+        return 1.0
+
+    async def run() -> list[Any]:
+        async with Gateway() as gateway:
+            playing = FunctionAgent(play).entering(gateway.register)
+            return [await playing.play(TASK, session(["what?"])) for _ in range(3)]
+
+    assert [result.reward.total for result in asyncio.run(run())] == [1.0, 1.0, 1.0]
+    assert len(loaded) <= 1
 
 
 def test_a_function_that_names_no_policy_of_the_recipe_ends_the_run() -> None:
