@@ -74,6 +74,26 @@ def test_demonstrations_come_from_a_file_or_a_recording_each_conversation_with_i
     assert {sum(mask) for _, mask in (own, *taped)} == {sum(own[1])}
 
 
+def test_a_function_returns_conversations_with_or_without_their_tools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = [{"role": "user", "content": "find a 0?"}, {"role": "assistant", "content": "ans a"}]
+    tool = {"type": "function", "function": {"name": "peek", "parameters": {"type": "object", "properties": {}}}}
+    rows = [messages, {"messages": messages, "tools": [tool]}, {"messages": messages}]
+    source = (
+        f"def log(number, seed):\n    return {rows!r}\n\ndef none(number, seed):\n    return [{messages!r}, 'none']\n"
+    )
+    (tmp_path / "clerks_with_tools.py").write_text(source, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with Ledger() as ledger:
+        parts = load_training_parts(load_config(RECIPE, ["run.num_threads=1"]), RECIPE.parent, ledger)
+        logged = load_demonstrations(parts, 9, "clerks_with_tools:log")
+        with pytest.raises(DataError, match="row 2: there is no list 'messages'"):
+            load_demonstrations(parts, 9, "clerks_with_tools:none")
+        asyncio.run(parts.engine.close())
+    assert ["peek" in parts.chat.decode(ids) for ids, _ in logged] == [False, True, False]
+
+
 def test_a_dataset_that_raises_stop_iteration_ends_the_training_and_does_not_hang_it(tmp_path: Path) -> None:
     for file in RECIPE.parent.glob("*.py"):
         (tmp_path / file.name).write_text(file.read_text("utf-8"), "utf-8")
