@@ -78,6 +78,16 @@ def test_the_clean_agent_is_not_accused() -> None:
     assert [one for verdict in verdicts for one in verdict["findings"]] == []
 
 
+def test_where_no_answer_is_known_nothing_is_advised_that_an_own_agent_cannot_have(tmp_path: Path) -> None:
+    folder = shutil.copytree(DESK, tmp_path / "desk", ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "agent.py").open("a", encoding="utf-8") as file:
+        file.write("\n\ndef scorer(episode):\n    return 0.0\n")
+    (verdict,) = run_rules([{"folder": str(folder), "rule": "policies.expert", "options": {}}])
+    (finding,) = verdict["findings"]
+    assert "No right answer is known" in finding["symptom"]
+    assert "demonstrate" not in finding["change"]
+
+
 EXAMPLE = [
     {
         "role": "assistant",
