@@ -95,7 +95,7 @@ def run_page(page: Path, folder: Path, *, is_small: bool) -> str | None:
             continue
         began = time.monotonic()
         ran = step.run(folder, is_small=is_small)
-        print(f"$ {step.text}\n{ran.stdout[-3000:]}({time.monotonic() - began:.0f} s, exit code {ran.returncode})")  # noqa: T201
+        print(f"$ {step.text}\n{ran.stdout}({time.monotonic() - began:.0f} s, exit code {ran.returncode})")  # noqa: T201
         if ran.returncode:
             return f"{step.text} failed:\n{ran.stderr[-3000:]}"
         evaluated = ran.stdout if step.name == "eval" else evaluated
