@@ -4,14 +4,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long evidence test long fast lint resolve docs clients openenv mlflow wandb vllm vllm-learn cluster llama-cpp faults gpu benchmarks smoke tutorials clean
+.PHONY: quickstart quickstart-long evidence test long fast lint resolve wheelhouse docs clients openenv mlflow wandb vllm vllm-learn cluster llama-cpp faults gpu benchmarks smoke tutorials clean
 
 # Trains a small model, in minutes on any two cores; quickstart-long trains the pretrained SmolLM2-135M.
 quickstart: .venv/train
-	$(BIN)/python -m recipes.compare recipes/pointer_chase
+	$(BIN)/sparring quickstart recipes/pointer_chase
 
 quickstart-long: .venv/train
-	$(BIN)/python -m recipes.compare recipes/quickstart
+	$(BIN)/sparring quickstart recipes/quickstart
 
 # Measures the README's table: five seeds, with the control and shuffled rewards. It takes 25 minutes on two idle cores.
 evidence: .venv/train
@@ -42,9 +42,15 @@ docs: .venv/dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Tests that pip can install every extra, every documented combination and every installation in this file, from an empty
-# environment.
+# environment, and that the package without extras installs and runs without an index.
 resolve:
 	$(PYTHON) tests/installs/resolve.py
+
+# Collects what an installation without the internet needs in wheelhouse/: the package and all its dependencies.
+# EXTRAS selects extras: make wheelhouse EXTRAS=train,data,mlflow.
+EXTRAS ?= train,data
+wheelhouse: .venv/created
+	$(BIN)/python -m pip wheel --constraint constraints.txt --wheel-dir wheelhouse '.[$(EXTRAS)]'
 
 # Runs episodes of real agent clients through the gateway. Each client is installed in a separate virtual environment below
 # .clients/ (4.3 GB in total). CLIENTS selects clients: make clients CLIENTS="openai strands", or CLIENTS=--only-ci.

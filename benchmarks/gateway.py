@@ -78,7 +78,7 @@ def serve_gateway(pipe: Connection, folder: str, num_episodes: int, smoke: bool)
         engine = ScriptedEngine(
             lambda _: [*answer, stop],
             seconds=lambda _: LATENCY,
-            max_context_tokens=100_000,
+            max_context_tokens=32_768,
         )
         with Ledger(Path(folder) / "ledger.sqlite") as ledger:
             async with Gateway() as gateway:
@@ -116,8 +116,8 @@ def serve_bare(pipe: Connection, folder: str, num_episodes: int, _smoke: bool) -
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
-    from sparring.gateway.server import Listener
     from sparring.ledger.writer import GroupCommitWriter
+    from sparring.web.listener import Listener
 
     async def run() -> None:
         db = sqlite3.connect(Path(folder) / "bare.sqlite", isolation_level=None, check_same_thread=False)

@@ -110,7 +110,7 @@ def train(folder: Path) -> Path:
 def serving(run: Path, log: Path, *arguments: str, key: str = "") -> Iterator[tuple[str, int]]:
     """Run `sparring serve`, and yield its address and its process id."""
     command = [sys.executable, "-m", "sparring", "serve", str(run), "--port", "0", "--json", *arguments]
-    environment = {**os.environ, "VLLM_KEY": key}
+    environment = {**os.environ, "VLLM_KEY": key, "SPARRING_API_KEY": "any"}
     with (
         log.open("w") as errors,
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as process,

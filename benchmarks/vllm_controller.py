@@ -47,7 +47,7 @@ def serve(pipe: Connection, tokens: list[int], latency: float) -> None:
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
 
-    from sparring.gateway.server import Listener
+    from sparring.web.listener import Listener
 
     async def models(_: Request) -> Response:
         return JSONResponse({"data": [{"id": "base", "parent": None, "max_model_len": MAX_TOKENS}]})

@@ -104,11 +104,12 @@ class WorkerLost(InfrastructureError):
     """The worker process of an episode has ended.
 
     `was_running` states whether this episode's code was running in the process. If so, this code may have terminated
-    the process, but so may the code of another episode."""
+    the process, but so may the code of another episode. `death` is the same text for all episodes that the process had,
+    and another one for each other process."""
 
-    def __init__(self, message: str, *, was_running: bool) -> None:
+    def __init__(self, message: str, *, was_running: bool, death: str = "") -> None:
         super().__init__(message)
-        self.was_running = was_running
+        self.was_running, self.death = was_running, death
 
 
 class ClientError(EpisodeError):

@@ -35,6 +35,7 @@ from sparring.protocols import MessageEngine
 from sparring.rollouts import MainPolicy
 from sparring.run_folders import RunFolder
 from sparring.run_folders.family_folder import FamilyFolder
+from sparring.run_folders.presence import explaining_loss
 from sparring.run_folders.recipe_files import find_code_folder
 from sparring.run_folders.run_folder import CONTINUED, WARM_START
 from sparring.runtime import event_loop, interrupts
@@ -159,7 +160,8 @@ class MultiTurnRLEvaluator:
         if is_new:
             folder.set_status("running")
         try:
-            report = interrupts.run(self._evaluate(job, folder, parts))
+            with explaining_loss(folder):
+                report = interrupts.run(self._evaluate(job, folder, parts))
         except BaseException as error:
             self._end_unfinished(job, folder, error, is_new=is_new)
             raise
@@ -170,6 +172,8 @@ class MultiTurnRLEvaluator:
     def _end_unfinished(self, job: Job, folder: RunFolder, error: BaseException, *, is_new: bool) -> None:
         """State how the evaluation continues, and set the status of a folder that was created for it. Delete this
         folder if nothing is in it."""
+        if not RunFolder.is_run(folder.path):
+            return  # it is gone, and must not be created again
         if job.folder.exists():
             self._console.announced(
                 f"the finished episodes are kept; `sparring eval {folder.path} --resume` continues the evaluation"

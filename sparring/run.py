@@ -66,8 +66,9 @@ class Run:
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Raises DataError if `path` is not a run folder."""
+        """Raises DataError if `path` is not a run folder, or if a newer version wrote it."""
         self._folder = RunFolder(Path(path))
+        self._folder.manifest()
 
     @property
     def path(self) -> Path:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparring.assembly import refuse_training
+from sparring.assembly.policies import find_checkpoint
 from sparring.config import Config, load_config, untrainable
 from sparring.config.seeds import read_seeds
 from sparring.errors import DataError, ServiceError, SparringError, UsageError
@@ -29,6 +30,7 @@ from sparring.run_folders.recipe_files import find_code_folder
 from sparring.run_folders.run_folder import CONTINUED, UNFINISHED, WARM_START
 from sparring.tracking import Console
 from sparring.trainer import MultiTurnRLTrainer, TrainResult
+from sparring.training.checkpoint_files import hash_checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +66,14 @@ def train_seeds(
     *,
     overrides: Sequence[str] = (),
     name: str | None = None,
+    model_weights: str | Path | None = None,
     check: bool = True,
     quiet: bool = False,
 ) -> TrainedSeeds:
     """Train a recipe with several seeds, one after another, each in its own run folder. Block until all are done.
 
-    `seeds` has the format that `read_seeds` accepts. The recipe is checked once. A second call continues: completed
+    `seeds` has the format that `read_seeds` accepts. `model_weights` is a run or a checkpoint whose weights every seed starts
+    from. The recipe is checked once. A second call continues: completed
     seeds are not repeated, others are resumed, and new ones are added. If a seed fails, the other seeds are still
     trained.
 
@@ -83,12 +87,15 @@ def train_seeds(
         raise untrainable(config, str(path))
     refuse_training(config, find_code_folder(path))
     wanted = read_seeds(seeds, config, overrides)
-    family = _opened(path, config, name)
+    weights = None if model_weights is None else find_checkpoint(model_weights).resolve()
+    family = _opened(path, config, name, weights)
     with family.lock():
         _refuse_taken(family, wanted)
         family.add(wanted)
         try:
-            failures, is_stopped = _train_each(family, wanted, path, overrides, check=check, console=Console(quiet))
+            failures, is_stopped = _train_each(
+                family, wanted, path, overrides, weights=weights, check=check, console=Console(quiet)
+            )
         finally:
             if not any(run.exists() for run in family.runs.values()):
                 shutil.rmtree(family.path)  # nothing was trained, so the name becomes free again
@@ -98,7 +105,14 @@ def train_seeds(
 
 
 def _train_each(
-    family: FamilyFolder, seeds: Sequence[int], recipe: Path, overrides: Sequence[str], *, check: bool, console: Console
+    family: FamilyFolder,
+    seeds: Sequence[int],
+    recipe: Path,
+    overrides: Sequence[str],
+    *,
+    weights: Path | None,
+    check: bool,
+    console: Console,
 ) -> tuple[dict[int, SparringError], bool]:
     """Return the errors by seed, and whether training was stopped."""
     failures: dict[int, SparringError] = {}
@@ -113,7 +127,7 @@ def _train_each(
         console.announced(f"seed {seed} ({place} of {len(seeds)}) {how} {path}{took}")
         began = time.monotonic()
         try:
-            result = _train_one(family, seed, recipe, overrides, check=check, console=console)
+            result = _train_one(family, seed, recipe, overrides, weights=weights, check=check, console=console)
         except SparringError as error:
             if not _is_begun(path):
                 # Nothing was trained: the cause is the recipe, which the other seeds share.
@@ -129,7 +143,14 @@ def _train_each(
 
 
 def _train_one(
-    family: FamilyFolder, seed: int, recipe: Path, overrides: Sequence[str], *, check: bool, console: Console
+    family: FamilyFolder,
+    seed: int,
+    recipe: Path,
+    overrides: Sequence[str],
+    *,
+    weights: Path | None,
+    check: bool,
+    console: Console,
 ) -> TrainResult:
     path = family.run_path(seed)
     if _is_begun(path):
@@ -143,6 +164,7 @@ def _train_one(
             recipe,
             overrides=[*overrides, f"run.seed={seed}"],
             name=path.name,
+            model_weights=weights,
             check=check and checked is None,
             quiet=console.is_quiet,
         ) as trainer:
@@ -163,8 +185,9 @@ def _runs(family: FamilyFolder) -> Iterator[RunFolder]:
     return (RunFolder(path) for path in family.runs.values() if RunFolder.is_run(path))
 
 
-def _opened(recipe: Path, config: Config, name: str | None) -> FamilyFolder:
-    path, origin = family_path(recipe, config, name), Origin.of_recipe(recipe, config)
+def _opened(recipe: Path, config: Config, name: str | None, weights: Path | None) -> FamilyFolder:
+    path = family_path(recipe, config, name)
+    origin = Origin.of_recipe(recipe, config, weights=None if weights is None else hash_checkpoint(weights))
     if not path.exists():
         RunFolder.require_new(path.parent, path.name)
     if not FamilyFolder.is_family(path):

@@ -13,10 +13,10 @@ from typing import Any
 
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.gateway.app import create_app
-from sparring.gateway.server import Listener
 from sparring.protocols import DeltaCallback
 from sparring.serving.record import Recording
 from sparring.types import Message, MessageAnswer, MessageRequest, Usage
+from sparring.web.listener import Listener
 
 EXPERT = '''
 def act(messages):

@@ -100,6 +100,18 @@ def test_a_run_is_trained_shown_evaluated_resumed_and_exported() -> None:
         assert replayed.exit_code == 0, replayed.output
         assert {row["difference"] for row in json.loads(replayed.stdout)} == {None}
 
+    before = {path: path.stat().st_mtime_ns for path in Path("runs/one").rglob("*")}
+    complete = sparring("train", "--resume", "one")
+    assert complete.exit_code == 0, complete.output
+    assert complete.stdout.splitlines() == [
+        "runs/one is complete: it has taken 2 steps, and schedule.max_steps is 2.",
+        "to continue it, raise schedule.max_steps: sparring train --resume runs/one schedule.max_steps=4",
+        "next: sparring eval runs/one",
+    ]
+    complete = json.loads(sparring("train", "--resume", "one", "--json").stdout)
+    assert (complete["status"], complete["step"], list(complete["validations"])) == ("completed", 2, ["0", "1", "2"])
+    assert {path: path.stat().st_mtime_ns for path in Path("runs/one").rglob("*")} == before
+
     resumed = sparring("train", "--resume", "one", "schedule.max_steps=3", "--json")
     assert resumed.exit_code == 0, resumed.output
     assert json.loads(resumed.stdout)["step"] == 3

@@ -73,6 +73,7 @@ UNREAD = {
     "agent.max_turns": (3, [], "agent.function, agent.command, agent.url and agent.pull"),
     "agent.gateway_host": ("localhost", ["agent.function=a:b"], "agent.url and agent.pull"),
     "agent.gateway_port": (80, ["agent.function=a:b"], "agent.url and agent.pull"),
+    "agent.gateway_names": (("tunnel",), ["agent.function=a:b"], "agent.url and agent.pull"),
     "agent.tps_limit": (2.0, ["agent.pull=true"], "agent.url"),
     "data.validation_fraction": (0.2, ["data.validation=v.jsonl"], "recipes without data.validation"),
     "data.held_out_fraction": (0.2, ["data.held_out=h.jsonl"], "recipes without data.held_out"),

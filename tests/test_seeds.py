@@ -79,6 +79,24 @@ def test_each_seed_has_an_ordinary_run_and_the_family_shows_which_belong_togethe
     )
 
 
+def test_every_seed_starts_from_the_given_weights_and_other_weights_are_refused(whole: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    started = ["train", str(RECIPE), "--no-check", "--no-supervise", f"run.runs_dir={runs}", *SETTINGS]
+    weights = ["--seeds", "2", "--model-weights", str(whole / "recipe-seed-0"), "schedule.max_steps=1"]
+    done = CliRunner().invoke(app, [*started, *weights])
+    assert done.exit_code == 0, done.output
+    parent = RunFolder(whole / "recipe-seed-0")
+    members = [RunFolder(run) for run in FamilyFolder(runs / "recipe").runs.values()]
+    origins = [run.origin() or {} for run in members]
+    assert [origin["id"] for origin in origins] == [parent.id()] * 2
+    assert len({origin["sha256"] for origin in origins}) == 1
+
+    for source in (["--model-weights", str(whole / "recipe-seed-1")], []):
+        refused = CliRunner().invoke(app, [*started, "--seeds", "3", *source, "schedule.max_steps=1"])
+        assert refused.exit_code == 2, refused.output
+        assert "different settings: --model-weights" in refused.output
+
+
 def test_completed_seeds_are_not_trained_again_and_new_ones_are_added(whole: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(whole, runs)
@@ -336,7 +354,7 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
         FamilyFolder(path)
     (path / "family.json").write_text('{"format": 9}')
-    with pytest.raises(DataError, match="has format 9, but this version reads format 1"):
+    with pytest.raises(DataError, match=r"has format 9, but Sparring .* reads format 1"):
         FamilyFolder(path)
 
 

@@ -88,7 +88,7 @@ class Worker:
         if not self._endpoint.startswith(("http://", "https://")):
             raise UsageError(f"url = {url!r} is not the address of a gateway; give http://HOST:PORT.")
         self._play = play
-        self._headers = {"authorization": f"Bearer {key}"}
+        self._headers = _headers(key)
         self._patience_seconds = patience_seconds
         self._client = client or Client(self._endpoint, timeout=httpx.Timeout(_POLL_SECONDS + 40.0, connect=10.0))
         self._clock = clock
@@ -198,8 +198,7 @@ class Worker:
     async def _report(self, invocation: Mapping[str, Any], what: str, body: Json) -> None:
         """Report to the gateway. It is not an error if the agent has already reported, or if the episode is over.
         Raises UsageError for a report that the gateway refuses."""
-        headers = {"authorization": f"Bearer {invocation['api_key']}"}
-        response = await self._post(f"episode/{what}", body, headers=headers)
+        response = await self._post(f"episode/{what}", body, headers=_headers(invocation["api_key"]))
         if not response.is_success and response.status_code not in (401, 409):
             raise UsageError(f"the {what} of an episode was refused: {response.status_code}: {response.text[:300]}")
 
@@ -228,6 +227,10 @@ class Worker:
             # Jitter, so that workers that lost the connection together do not reconnect together.
             await self._sleep(self._rng.uniform(pause / 2, pause))
             pause = min(_LONGEST_PAUSE_SECONDS, 2 * pause)
+
+
+def _headers(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}", "content-type": "application/json"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,7 +24,7 @@ from sparring.assembly.run import (
     load_rollout_parts,
     load_training_parts,
 )
-from sparring.assembly.tasks import Tasks, load_curriculum, load_tasks
+from sparring.assembly.tasks import Tasks, load_curriculum, load_tasks, pin_data
 from sparring.assembly.warm_start import check_demonstrations, load_demonstrations
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "load_tasks",
     "load_training_parts",
     "pin_checkpoints",
+    "pin_data",
     "record_parts",
     "refuse_another_control",
     "refuse_training",

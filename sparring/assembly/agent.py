@@ -61,6 +61,7 @@ def load_agent(
     gateway = Gateway(
         host=section.gateway_host,
         port=section.gateway_port,
+        allowed_hosts=section.gateway_names,
         queue=queue if section.pull else None,
         max_in_flight=max(MAX_IN_FLIGHT, 4 * config.rollout.rollout_max_concurrency),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from sparring.assembly.environment import load_environment_class
 from sparring.config import Config
 from sparring.config.sections import DataSection
-from sparring.data import SCHEME, read_hub_tasks, read_tasks, split_tasks
+from sparring.data import SCHEME, parse_address, pin_address, read_hub_tasks, read_tasks, split_tasks
 from sparring.environments import Environment
 from sparring.environments.base import EVALUATION_ONLY
 from sparring.errors import DataError, UsageError
@@ -70,6 +70,20 @@ def load_tasks(config: Config, recipe_dir: Path, *, is_trained: bool = True) -> 
                     "put every task into one split only, with its own id."
                 )
     return tasks
+
+
+def pin_data(config: Config) -> tuple[Config, dict[str, str]]:
+    """Return the configuration with the commits of its data sets of the hub, so that a resumed run reads the same rows even
+    if a branch has moved, and the commit of each address that had none. Raises the errors of `pin_address`."""
+    named = {split: getattr(config.data, split) for split in ("train", "validation", "held_out")}
+    pinned = {
+        split: pin_address(source)
+        for split, source in named.items()
+        if source is not None and source.startswith(SCHEME)
+    }
+    changed = {split: source for split, source in pinned.items() if source != named[split]}
+    commits = {named[split]: str(parse_address(source).revision) for split, source in changed.items()}
+    return config.model_copy(update={"data": config.data.model_copy(update=changed)}), commits
 
 
 def _refuse_evaluation_only(config: Config, recipe_dir: Path, tasks: Sequence[Task]) -> None:

@@ -72,6 +72,10 @@ def inconsistency(tokenizer: Tokenizer) -> str | None:
     return f"it starts the generation prompt with {shown[0]} but an answer in the conversation with {shown[1]}"
 
 
+_MOST_CACHED = 65_536
+"""The most characters of messages whose ids are cached. Long prompts, which a stranger may send too, would take gigabytes."""
+
+
 @final
 class TemplateChat:
     """Implements `protocols.Chat` with the tokenizer's own template.
@@ -118,13 +122,15 @@ class TemplateChat:
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
         """Return the ids of the whole prompt. Raises DataError if the template rejects the messages."""
-        return self._render(json_text([[plain(message) for message in messages], list(tools)]))
+        key = json_text([[plain(message) for message in messages], list(tools)])
+        return self._render(key) if len(key) <= _MOST_CACHED else self._render_uncached(key)
 
     def extend(
         self, played: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema], *, stopped: bool
     ) -> tuple[int, ...]:
         """Return the ids that follow. Only the new messages are rendered. Raises SpliceRefused."""
-        following = self._follow(json_text(self._named_as_sampled([plain(message) for message in new], played)))
+        key = json_text(self._named_as_sampled([plain(message) for message in new], played))
+        following = self._follow(key) if len(key) <= _MOST_CACHED else self._follow_uncached(key)
         # An answer that was cut, or that stopped with another id, is closed with the template's own closing token.
         return following[1:] if stopped and played[-1] == following[0] else following
 

@@ -3,10 +3,10 @@
 from sparring.cli.command import app, main
 
 # The imports are in the order in which `--help` lists the commands.
-from sparring.cli import init, bootstrap, train, settings, plan, check, control, evaluate  # isort: skip
+from sparring.cli import init, quickstart, bootstrap, train, settings, plan, check, control, evaluate  # isort: skip
 from sparring.cli import stored, report, export, diagnose, serve, worker, runs, verify, install, doctor  # isort: skip
 
 __all__ = [
     "app", "bootstrap", "check", "control", "diagnose", "doctor", "evaluate", "export", "init", "install", "main", "plan",
-    "report", "runs", "serve", "settings", "stored", "train", "verify", "worker",
+    "quickstart", "report", "runs", "serve", "settings", "stored", "train", "verify", "worker",
 ]  # fmt: skip

@@ -128,6 +128,8 @@ def _show_findings(report: CheckReport) -> None:
         Console().table(f"findings on {report.recipe}", ["severity", "problem and evidence", "change"], rows)
     for reason, names in report.not_decided.items():
         say(f"not checked, because {reason}: {', '.join(names)}")
+    for address, commit in report.measured.get("data_revisions", {}).items():
+        say(f"data: {address} was read at commit {commit}")
     for one in report.measured.get("endpoints", ()):
         say(f"requests: {EndpointUsage.from_json(one).summary(report.measured['prices'])}")
     say(f"checked in {report.seconds:.1f} s: {report.counts}")

@@ -19,6 +19,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from sparring.cli.extras import find_extra
 from sparring.errors import ServiceError, SparringError
 from sparring.runtime.cancellable import has_abandoned
 from sparring.runtime.faults import arm_from_environment
@@ -28,7 +29,7 @@ from sparring.runtime.redaction import mask_secrets
 from sparring.supervision.report import supervised
 from sparring.supervision.supervisor import Supervisor
 
-SUPERVISED = frozenset({"bootstrap", "check", "control", "eval", "replay", "review"})
+SUPERVISED = frozenset({"bootstrap", "check", "control", "eval", "quickstart", "replay", "review"})
 """Commands that run a recipe's code in a separate process, as `train` does, so that no child process remains."""
 
 
@@ -81,7 +82,10 @@ def report_failures(command: Callable[..., None]) -> Callable[..., None]:
 
 def _report_unexpected(error: Exception) -> int:
     """Report an error that a command does not expect, and return the exit code."""
-    advice = _for_os_error(error) if isinstance(error, OSError) else None
+    if isinstance(error, OSError):
+        advice = _for_os_error(error)
+    else:
+        advice = _for_missing_package(error) if isinstance(error, ModuleNotFoundError) else None
     if advice is None:
         _report_bug(error)
         return 1
@@ -102,9 +106,15 @@ def _for_os_error(error: OSError) -> str | None:
     return None
 
 
+def _for_missing_package(error: ModuleNotFoundError) -> str | None:
+    """Return how to install a package that this installation of Sparring left out, or None if no extra has it."""
+    extra = find_extra(error.name or "")
+    return None if extra is None else f"Install it with: pip install 'sparring[{extra}]'"
+
+
 app = typer.Typer(
     name="sparring",
-    help="Multi-turn reinforcement learning for language-model agents. Start with `sparring init FOLDER`.",
+    help="Multi-turn reinforcement learning for language-model agents. Start with `sparring quickstart`, then `sparring init`.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

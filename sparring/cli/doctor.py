@@ -6,7 +6,6 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from sparring.cli.command import Json, app, print_json, report_failures, say
+from sparring.cli.extras import name_of, required_by_extra
 
 FEATURES = {
     "train": "trains, evaluates and serves models",
@@ -36,7 +36,6 @@ FEATURES = {
     "cluster": "starts engines, learners and workers on a Ray cluster ([launch])",
 }
 """What each extra of the package is for."""
-_FOR_DEVELOPERS = ("dev", "docs", "benchmarks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +79,7 @@ def doctor(as_json: Json = False) -> None:
 
 def _extras() -> Iterator[Part]:
     """Yield the state of each extra that users may install, in the order of FEATURES."""
-    required: dict[str, list[str]] = {}
-    for line in importlib.metadata.requires("sparring") or ():
-        requirement, _, marker = line.partition(";")
-        _, _, extra = marker.partition("extra == ")
-        name = extra.strip().strip("\"'")
-        if name and name not in _FOR_DEVELOPERS:
-            required.setdefault(name, []).append(requirement.strip())
+    required = required_by_extra()
     for name in (*(one for one in FEATURES if one in required), *(one for one in required if one not in FEATURES)):
         problems = [problem for one in required[name] if (problem := _problem_with(one)) is not None]
         yield Part(
@@ -100,7 +93,7 @@ def _extras() -> Iterator[Part]:
 
 def _problem_with(requirement: str) -> str | None:
     """Return what is wrong with an installed package, or None if it fits the requirement."""
-    name = _name_of(requirement)
+    name = name_of(requirement)
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -114,13 +107,8 @@ def _problem_with(requirement: str) -> str | None:
 
 
 def _versions(requirements: list[str]) -> str:
-    names = [_name_of(one) for one in requirements]
+    names = [name_of(one) for one in requirements]
     return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names[:4])
-
-
-def _name_of(requirement: str) -> str:
-    """Return `moto` for `moto[s3]>=5`."""
-    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
 
 
 def _openai() -> Part:

@@ -15,6 +15,7 @@ from sparring.errors import DataError, ServiceError, UsageError
 from sparring.metering.prices import read_prices
 from sparring.metering.usage import read_usage
 from sparring.run_folders import RunFolder, list_runs
+from sparring.run_folders.lineage import find_parent, read_ids
 from sparring.tracking import Console
 from sparring.tracking.exporter import Exporter
 from sparring.tracking.open_trackers import require_libraries
@@ -30,23 +31,32 @@ def runs_list(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
     """List all runs, oldest first."""
     if runs_dir.exists() and not runs_dir.is_dir():
         raise UsageError(f"--runs-dir {runs_dir} is not a folder; specify the folder of the runs.")
-    runs = [(folder.path.name, _status_or_damage(folder), _origin_or_none(folder)) for folder in list_runs(runs_dir)]
+    folders = list_runs(runs_dir)
+    statuses = {folder.path.name: _status_or_damage(folder) for folder in folders}
+    origins = {folder.path.name: _origin_or_none(folder) for folder in folders}
+    ids = read_ids(folders)
+    parents = {name: _parent_name(origin, ids) for name, origin in origins.items()}
     if as_json:
-        print_json([{"name": name, **status, "origin": origin} for name, status, origin in runs])
+        listed = [(folder.path.name, ids[folder.path.resolve()]) for folder in folders]
+        print_json(
+            [
+                {"name": name, "id": run_id, **statuses[name], "parent": parents[name], "origin": origins[name]}
+                for name, run_id in listed
+            ]
+        )
         return
-    if not runs:
+    if not statuses:
         say(f"no runs in {runs_dir} yet; `sparring train RECIPE` creates one")
         return
-    statuses = {name: status for name, status, _ in runs}
     rows = [
         [
-            shown,
+            f"{'  ' * max(0, depth - 1)}{'└ ' if depth else ''}{name}",
             statuses[name].get("status") or "unknown",
             statuses[name].get("step", 0),
-            came_from,
+            _came_from(origins[name], parents[name]),
             statuses[name].get("reason") or "",
         ]
-        for name, shown, came_from in _as_tree({name: origin for name, _, origin in runs})
+        for name, depth in _as_tree(parents)
     ]
     Console().table(f"runs in {runs_dir}", ["run", "status", "step", "from", "reason"], rows)
 
@@ -78,6 +88,7 @@ def runs_show(
 ) -> None:
     """Show a run: status, latest metrics, checkpoints, held-out evaluations and requests to endpoints."""
     folder = RunFolder(resolve_run(run))
+    folder.manifest()  # refuses the run of a newer version
     status, latest = folder.status(), _latest_metrics(folder.path / "metrics.jsonl")
     kept = _checkpoints(folder)
     evaluations = sorted((folder.path / "evaluations").glob("held_out-*.json"))
@@ -242,24 +253,35 @@ def _origin_or_none(folder: RunFolder) -> Mapping[str, Any] | None:
         return None
 
 
-def _as_tree(origins: Mapping[str, Mapping[str, Any] | None]) -> list[tuple[str, str, str]]:
-    """Return the runs, each below the run that it continues from: its name, its indented name, and its origin."""
-    parents = {name: Path(origin["run"]).name for name, origin in origins.items() if origin is not None}
-    found: list[tuple[str, str, str]] = []
+def _parent_name(origin: Mapping[str, Any] | None, ids: Mapping[Path, str | None]) -> str | None:
+    """Return the name of the run that a run continues from, or None if it is not among the listed runs."""
+    parent = None if origin is None else find_parent(origin, ids)
+    return None if parent is None else parent.name
+
+
+def _came_from(origin: Mapping[str, Any] | None, parent: str | None) -> str:
+    if origin is None:
+        return ""
+    kind = "weights of " if "weights" in origin else ""
+    name = f"{Path(origin['run']).name} (not here)" if parent is None else parent
+    return f"{kind}{name}, step {origin['step']}"
+
+
+def _as_tree(parents: Mapping[str, str | None]) -> list[tuple[str, int]]:
+    """Return the runs, each below the run that it continues from, and how deep each is."""
+    found: list[tuple[str, int]] = []
 
     def add(name: str, depth: int) -> None:
-        origin = origins[name]
-        kind = "" if origin is None else "weights of " if "weights" in origin else ""
-        came_from = "" if origin is None else f"{kind}{parents[name]}, step {origin['step']}"
-        found.append((name, f"{'  ' * max(0, depth - 1)}{'└ ' if depth else ''}{name}", came_from))
-        for child in origins:
-            if parents.get(child) == name and child != name:
+        found.append((name, depth))
+        for child, parent in parents.items():
+            if parent == name:
                 add(child, depth + 1)
 
-    for name in origins:
-        if parents.get(name) not in origins or parents[name] == name:
+    for name, parent in parents.items():
+        if parent is None:
             add(name, 0)
-    return found + [(name, name, "") for name in origins if all(name != one for one, _, _ in found)]
+    shown = {name for name, _ in found}
+    return found + [(name, 0) for name in parents if name not in shown]
 
 
 def _latest_metrics(path: Path) -> Mapping[str, float]:

@@ -16,14 +16,23 @@ if TYPE_CHECKING:
 
 
 def train_family(
-    recipe: Path, seeds: str, changes: Sequence[str], *, name: str | None, check: bool, as_json: bool
+    recipe: Path,
+    seeds: str,
+    changes: Sequence[str],
+    *,
+    name: str | None,
+    weights: Path | None,
+    check: bool,
+    as_json: bool,
 ) -> None:
     """Train a recipe with several seeds. Exit with the exit code of the first failed seed, or with that of the signal
     that stopped the training."""
     from sparring.runtime.interrupts import exit_code, interruption
     from sparring.seeds import train_seeds
 
-    trained = train_seeds(recipe, seeds, overrides=changes, name=name, check=check, quiet=as_json)
+    trained = train_seeds(
+        recipe, seeds, overrides=changes, name=name, model_weights=weights, check=check, quiet=as_json
+    )
     path = str(trained.family.path)
     if as_json:
         print_json({**trained.across.as_json(), "stopped": trained.is_stopped})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -15,6 +16,45 @@ import typer
 from sparring.cli.command import Json, Overrides, app, print_json, report_failures, say
 from sparring.config import Config, endpoint_problems, has_repeated, key_from, load_config
 from sparring.errors import UsageError
+from sparring.serving.access import KEY_VARIABLE, Access, choose_access, find_part_key, read_certificate
+
+Host = Annotated[str, typer.Option(help="Address to listen on.")]
+NoKey = Annotated[
+    bool,
+    typer.Option("--no-key", help="Require no key, on a loopback address; by default SPARRING_API_KEY or a new key."),
+]
+TLSCertificate = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Certificate (PEM) to serve HTTPS with; needs --tls-key.")
+]
+TLSKey = Annotated[Path | None, typer.Option(metavar="FILE", help="Private key (PEM) of the certificate.")]
+PlainHTTP = Annotated[
+    bool, typer.Option("--plain-http", help="Listen on other than loopback addresses without a certificate.")
+]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Another name of the server, as a proxy forwards it. May be repeated."),
+]
+
+Canary = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RUN@STEP=SHARE", help="The share of the conversations that another version answers. May be repeated."
+    ),
+]
+NumServers = Annotated[
+    int | None, typer.Option(min=1, max=64, help="The number of vLLM servers to start on this machine; by default 1.")
+]
+Addresses = Annotated[
+    list[str] | None,
+    typer.Option(metavar="URL", help="A running vLLM server, instead of starting one. May be repeated."),
+]
+KeyVariable = Annotated[
+    str | None, typer.Option(metavar="VAR", help="Environment variable that contains the key of these servers.")
+]
+AdaptersFolder = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Folder for adapters that the vLLM servers can read; by default temporary."),
+]
 
 
 class _Engine(StrEnum):
@@ -28,24 +68,14 @@ def serve(
     model: Annotated[
         str, typer.Argument(help="A run (RUN@STEP, RUN@best), the name of a model, or a folder with model files.")
     ],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="SPARRING_API_KEY", help="The key that clients must send.")
-    ] = None,
-    admin_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="SPARRING_ADMIN_KEY", help="The key with which an operator changes the versions that answer."
-        ),
-    ] = None,
-    canary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="RUN@STEP=SHARE",
-            help="The share of the conversations that another version answers. May be repeated.",
-        ),
-    ] = None,
+    no_key: NoKey = False,
+    tls_certificate: TLSCertificate = None,
+    tls_key: TLSKey = None,
+    plain_http: PlainHTTP = False,
+    allow_host: AllowHost = None,
+    canary: Canary = None,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of an answer; by default the run's sampling_max_tokens.")
     ] = None,
@@ -56,26 +86,17 @@ def serve(
     engine: Annotated[
         _Engine, typer.Option(help="What samples: torch, the model in this process, or vllm, vLLM servers.")
     ] = _Engine.TORCH,
-    num_servers: Annotated[
-        int | None,
-        typer.Option(min=1, max=64, help="The number of vLLM servers to start on this machine; by default 1."),
-    ] = None,
-    vllm_url: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URL", help="A running vLLM server, instead of starting one. May be repeated."),
-    ] = None,
-    vllm_key_env: Annotated[
-        str | None, typer.Option(metavar="VAR", help="Environment variable that contains the key of these servers.")
-    ] = None,
-    adapters_dir: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Folder for adapters that the vLLM servers can read; by default temporary."
-        ),
-    ] = None,
+    num_servers: NumServers = None,
+    vllm_url: Addresses = None,
+    vllm_key_env: KeyVariable = None,
+    adapters_dir: AdaptersFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Answer OpenAI chat requests with a base or tuned model, until Ctrl-C."""
+    """Answer OpenAI chat requests with a base or tuned model, until Ctrl-C.
+
+    Clients send the key in SPARRING_API_KEY, or else one that is made and printed at the start. With a key in
+    SPARRING_ADMIN_KEY, an operator can change the versions that answer.
+    """
     options = {
         "--num-servers": num_servers,
         "--vllm-url": vllm_url,
@@ -83,6 +104,14 @@ def serve(
         "--adapters-dir": adapters_dir,
     }
     _check_vllm_options(engine, options)
+    access = choose_access(
+        host,
+        port,
+        has_key=not no_key,
+        tls=read_certificate(tls_certificate, tls_key),
+        is_plain_allowed=plain_http,
+        allowed_hosts=allow_host or (),
+    )
     shares, served = _read_shares(canary or []), _find_served(model)
     from sparring.serving import serve as serving
 
@@ -92,25 +121,36 @@ def serve(
     try:
         serving.serve(
             served,
-            host=host,
-            port=port,
-            api_key=api_key,
-            admin_key=admin_key,
+            access=access,
+            admin_key=os.environ.get("SPARRING_ADMIN_KEY") or None,
             canary=shares,
             vllm=servers if engine is _Engine.VLLM else None,
             max_tokens=max_tokens,
             temperature=temperature,
-            on_ready=partial(_report_ready, as_json),
+            on_ready=partial(_report_ready, access, as_json),
         )
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
 
 
-def _report_ready(as_json: bool, base_url: str, served_name: str) -> None:
+def _report_ready(access: Access, as_json: bool, base_url: str, served_name: str) -> None:
     if as_json:
-        print_json({"base_url": base_url, "model": served_name})
+        print_json({"base_url": base_url, "model": served_name, **_new_key(access)})
     else:
         say(f"{served_name} answers at {base_url}; Ctrl-C stops it")
+        say(_describe_key(access))
+
+
+def _new_key(access: Access) -> dict[str, str | None]:
+    return {"api_key": access.api_key} if access.is_new_key else {}
+
+
+def _describe_key(access: Access) -> str:
+    if access.api_key is None:
+        return "clients need no key, so every program on this machine can use it"
+    if access.is_new_key:
+        return f"clients send the API key {access.api_key} (set {KEY_VARIABLE} to choose another one)"
+    return f"clients send the API key in {KEY_VARIABLE}"
 
 
 def _check_vllm_options(engine: _Engine, options: Mapping[str, Any]) -> None:
@@ -163,17 +203,13 @@ def _find_served(model: str) -> str:
 def engine(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe of the run, with its model.")],
     overrides: Overrides = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8100,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="SPARRING_API_KEY", help="The key that the run must send.")
-    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Serve the engine of a recipe's model for a run with engine.type=remote, until Ctrl-C."""
-    _serve_part(
-        "engine", recipe, overrides, serve=_serve_engine, host=host, port=port, api_key=api_key, as_json=as_json
-    )
+    """Serve the engine of a recipe's model for a run with engine.type=remote, until Ctrl-C. The run must send the key in
+    SPARRING_API_KEY, if it is set."""
+    _serve_part("engine", recipe, overrides, serve=_serve_engine, host=host, port=port, as_json=as_json)
 
 
 @app.command()
@@ -181,11 +217,8 @@ def engine(
 def learner(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe of the run, with its model.")],
     overrides: Overrides = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8200,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="SPARRING_API_KEY", help="The key that the run must send.")
-    ] = None,
     shard_weights: Annotated[
         bool,
         typer.Option(
@@ -194,9 +227,10 @@ def learner(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Serve the learner of a recipe's model for a run with learner.type=remote or group, until Ctrl-C."""
+    """Serve the learner of a recipe's model for a run with learner.type=remote or group, until Ctrl-C. The run must send
+    the key in SPARRING_API_KEY, if it is set."""
     serve = partial(_serve_learner, shards_weights=shard_weights)
-    _serve_part("learner", recipe, overrides, serve=serve, host=host, port=port, api_key=api_key, as_json=as_json)
+    _serve_part("learner", recipe, overrides, serve=serve, host=host, port=port, as_json=as_json)
 
 
 def _refuse_elsewhere(part: Literal["engine", "learner"], config: Config) -> None:
@@ -215,10 +249,10 @@ def _serve_part(
     serve: Callable[..., None],
     host: str,
     port: int,
-    api_key: str | None,
     as_json: bool,
 ) -> None:
     """Serve a recipe's engine or learner until Ctrl-C. Raises UsageError if the recipe's own part runs elsewhere."""
+    api_key = find_part_key(host)
     path = recipe / "recipe.toml" if recipe.is_dir() else recipe
     config = load_config(path, overrides or [])
     _refuse_elsewhere(part, config)
@@ -257,12 +291,28 @@ def record(
         str | None, typer.Option(metavar="VAR", help="Environment variable that contains the endpoint's key.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A new folder; by default runs/recorded-001 and so on.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    no_key: NoKey = False,
+    tls_certificate: TLSCertificate = None,
+    tls_key: TLSKey = None,
+    plain_http: PlainHTTP = False,
+    allow_host: AllowHost = None,
     as_json: Json = False,
 ) -> None:
     """Forward requests to an OpenAI-compatible endpoint, and record the requests and answers as trajectories, until
-    Ctrl-C."""
+    Ctrl-C.
+
+    Clients send the key in SPARRING_API_KEY, or else one that is made and printed at the start.
+    """
+    access = choose_access(
+        host,
+        port,
+        has_key=not no_key,
+        tls=read_certificate(tls_certificate, tls_key),
+        is_plain_allowed=plain_http,
+        allowed_hosts=allow_host or (),
+    )
     options = {"base_url": "--upstream", "api_key_env": "--key-env"}
     problems = endpoint_problems(base_url=upstream, api_key_env=key_env)
     if problems:
@@ -275,10 +325,11 @@ def record(
 
     def ready(base_url: str) -> None:
         if as_json:
-            print_json({"base_url": base_url, "model": model, "path": str(folder)})
+            print_json({"base_url": base_url, "model": model, "path": str(folder), **_new_key(access)})
             return
         say(f"{model} at {upstream} is recorded into {folder}; Ctrl-C stops it")
-        say(f"point the client to {base_url}, with any key: each conversation is an episode")
+        say(_describe_key(access))
+        say(f"point the client to {base_url}: each conversation is an episode")
         say(f"or to {base_url.removesuffix('/v1')}/s/NAME/v1: all messages there are one episode")
 
     def counted(turns: int, episodes: int) -> None:
@@ -290,7 +341,13 @@ def record(
 
     try:
         record_endpoint(
-            upstream, model, folder, api_key=key_from(key_env), host=host, port=port, on_ready=ready, on_turn=counted
+            upstream,
+            model,
+            folder,
+            access=access,
+            upstream_key=key_from(key_env),
+            on_ready=ready,
+            on_turn=counted,
         )
     except KeyboardInterrupt:
         typer.echo("\nstopped" if sys.stderr.isatty() else "stopped", err=True)

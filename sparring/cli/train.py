@@ -154,10 +154,6 @@ def _train_recipe(
     if not config.is_trainable:
         raise untrainable(config, str(path))
     if seeds is not None:
-        if weights is not None:
-            raise UsageError(
-                "--model-weights and --seeds cannot be combined; train each seed with a run.seed of its own."
-            )
         read_seeds(seeds, config, changes)
     elif not dry_run:
         RunFolder.require_new(Path(config.run.runs_dir), name or config.run.name)
@@ -169,7 +165,7 @@ def _train_recipe(
         begin = [str(path), *changes, *named, *unchecked, *several, *started]
         _supervise(begin, again=None if seeds is None else begin, as_json=as_json)
     if seeds is not None and not dry_run:
-        train_family(path, seeds, changes, name=name, check=check, as_json=as_json)
+        train_family(path, seeds, changes, name=name, weights=source, check=check, as_json=as_json)
         return
     from sparring.trainer import MultiTurnRLTrainer
 
@@ -246,6 +242,9 @@ def resume_training(
         _show_settings(folder.recipe, changes, as_json, placed)
         return
     changes = [*placed, *changes]
+    if _is_complete(folder, changes):
+        _report_complete(folder, folder.config(changes).schedule.max_steps, as_json)
+        return
     if supervise:
         again = [*changes, *([] if allow_changed is None else ["--allow-changed", allow_changed])]
         _supervise(["--resume", str(run), *again], again, as_json=as_json)
@@ -253,6 +252,31 @@ def resume_training(
 
     with MultiTurnRLTrainer.attach(run, overrides=changes) as trainer:
         _report_training(trainer.train(resume=True, allow_changed=allowed), as_json)
+
+
+def _is_complete(folder: RunFolder, changes: Sequence[str]) -> bool:
+    """Return whether a run has completed all its steps. Raises DataError if its files do not agree."""
+    if folder.status().get("status") != "completed":
+        return False
+    from sparring.training.checkpoint_files import get_original_name
+    from sparring.training_run.resuming import find_start
+
+    checkpoint = find_start(folder, changes)
+    step = "" if checkpoint is None else get_original_name(checkpoint)
+    return step.isdigit() and int(step) >= folder.config(changes).schedule.max_steps
+
+
+def _report_complete(folder: RunFolder, max_steps: int, as_json: bool) -> None:
+    """Show that nothing is left to train, and how the run can be continued."""
+    if as_json:
+        from sparring.training_run.following import read_result
+
+        _report_training(read_result(folder), as_json)
+        return
+    run, step = shlex.quote(str(folder.path)), folder.status().get("step", 0)
+    say(f"{folder.path} is complete: it has taken {step} steps, and schedule.max_steps is {max_steps}.")
+    say(f"to continue it, raise schedule.max_steps: sparring train --resume {run} schedule.max_steps={2 * step or 1}")
+    say(f"next: sparring eval {run}")
 
 
 def _report_training(result: Any, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from sparring.cli.command import app, report_failures, say
 from sparring.errors import UsageError
 from sparring.runtime import interrupts
 from sparring.runtime.address import read_address
+from sparring.serving.access import KEY_VARIABLE
 
 
 @app.command()
@@ -26,14 +27,14 @@ def worker(
         Path | None,
         typer.Option(metavar="FOLDER", help="A copy of the recipe's folder. If it differs, the run sends its files."),
     ] = None,
-    api_key: Annotated[str | None, typer.Option(envvar="SPARRING_API_KEY", help="The key of the run.")] = None,
     tls_ca: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Encrypt, and accept only a certificate that this authority signed (PEM)."),
     ] = None,
     wait: Annotated[float, typer.Option(min=1.0, help="Seconds without a run after which the command ends.")] = 600.0,
 ) -> None:
-    """Run the environments, reward and scorer of a run on another machine (environment.listen), until Ctrl-C."""
+    """Run the environments, reward and scorer of a run on another machine (environment.listen), until Ctrl-C. The
+    run's key is in SPARRING_API_KEY."""
     from sparring.workers.connector import Connecting, Connector
 
     address = read_address(connect)
@@ -43,7 +44,7 @@ def worker(
         raise UsageError(f"--recipe {recipe} is not a folder; give the folder that contains the recipe.toml.")
     connecting = Connecting(
         address=address,
-        key=(api_key or "").encode(),
+        key=os.environ.get(KEY_VARIABLE, "").encode(),
         num_processes=processes or os.cpu_count() or 1,
         say=say,
         recipe=recipe,

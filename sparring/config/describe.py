@@ -35,6 +35,7 @@ _READERS = {
     "agent.max_turns": "agent.function, agent.command, agent.url and agent.pull",
     "agent.gateway_host": "agent.url and agent.pull",
     "agent.gateway_port": "agent.url and agent.pull",
+    "agent.gateway_names": "agent.url and agent.pull",
     "agent.tps_limit": "agent.url",
     "data.validation_fraction": "recipes without data.validation",
     "data.held_out_fraction": "recipes without data.held_out",

@@ -49,6 +49,7 @@ PLACES: Mapping[str, str] = {
     "launch.copy_to": "run.copy_to",
     "launch.gateway_host": "agent.gateway_host",
     "launch.gateway_port": "agent.gateway_port",
+    "launch.gateway_names": "agent.gateway_names",
 }
 """The keys of a place file, each with the recipe key that it sets."""
 PLACE_KEYS = frozenset(PLACES.values())

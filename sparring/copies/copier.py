@@ -16,6 +16,7 @@ from sparring.copies.manifest import (
     FileEntry,
     find_generation,
     hash_block,
+    is_part_of_owner,
     list_manifests,
     name_block,
     name_manifest,
@@ -308,7 +309,8 @@ class Copier:
         wanted = {*self._kept, *(name_block(generation, block) for block in needed)}
         for name in self._store.list():
             found = find_generation(name)
-            if found is not None and found[:4] <= generation[:4] and name not in wanted:
+            is_old = found is not None and found[:4] <= generation[:4] and name not in wanted
+            if is_old or is_part_of_owner(name):
                 self._store.delete(name)
         self._has_leftovers = False
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from sparring.copies.store import PART, Store
-from sparring.errors import DataError
+from sparring.run_folders.formats import require_format
 
 FORMAT = 1
 BLOCK_BYTES = 8 * 2**20
@@ -72,11 +72,7 @@ def decode(content: bytes) -> CopyManifest:
     """Read a manifest. Raises ValueError if it is incomplete or damaged, and DataError for a newer format."""
     try:
         outer = json.loads(content)
-        if outer["format"] != FORMAT:
-            raise DataError(
-                f"the copy has format {outer['format']!r}, but this version reads format {FORMAT}; use the version that "
-                "wrote it."
-            )
+        require_format("the copy", outer["format"], FORMAT, otherwise="use another copy")
         text = outer["content"]
         if hash_block(text.encode()) != outer["sha256"]:
             raise ValueError("the content does not match its checksum")
@@ -127,6 +123,11 @@ def parse_name(name: str) -> tuple[str, int]:
 def is_foreign(name: str) -> bool:
     """Return whether an object has a name that no copy writes."""
     return _OBJECT.fullmatch(name) is None
+
+
+def is_part_of_owner(name: str) -> bool:
+    """Return whether an object is what a write of `owner.json` left that never ended."""
+    return re.fullmatch(re.escape(OWNER) + PART, name) is not None
 
 
 def find_generation(name: str) -> str | None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import datetime
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,6 +27,7 @@ from sparring.types import Task
 SCHEME = "hf://"
 TIMEOUT = 20.0
 """The seconds after which a hub that does not answer is given up."""
+_COMMIT = re.compile("[0-9a-f]{40}")
 _OPTIONS = ("split", "config", "limit")
 _NOT_TEXT = ("Image", "Audio", "Video", "Pdf", "Nifti")
 
@@ -46,6 +49,11 @@ class HubAddress:
     def is_folder(self) -> bool:
         """Whether the data set is a folder on this machine."""
         return self.name.startswith((".", "/"))
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the revision is a full commit, which never changes."""
+        return self.revision is not None and _COMMIT.fullmatch(self.revision) is not None
 
 
 def parse_address(source: str) -> HubAddress:
@@ -84,6 +92,33 @@ def read_hub_tasks(source: str, folder: Path, columns: Mapping[str, str]) -> lis
     cannot be used, and ServiceError if the library is missing or the data set cannot be fetched.
     """
     address = parse_address(source)
+    with _explained(source):
+        path, revision = _resolve(address, folder)
+        rows = list(_rows(source, address, path, revision, id_column=columns.get("id", "id")))
+    if not rows:
+        raise DataError(f"{source} has no rows, so there is nothing to run; name another split.")
+    if revision is not None:
+        note_revision(source, revision)
+    return list(tasks_of(source, rows, columns, id_prefix=f"{address.split}-"))
+
+
+def pin_address(source: str) -> str:
+    """Return the address with the commit that its revision is now. The address of a folder is returned unchanged.
+
+    Raises UsageError if the address cannot be read, and ServiceError if the library is missing or the hub cannot be asked.
+    """
+    address = parse_address(source)
+    if address.is_folder or address.is_pinned:
+        return source
+    with _explained(source):
+        _, commit = _resolve(address, Path())
+    place, mark, query = source.partition("?")
+    return f"{place.partition('@')[0]}@{commit}{mark}{query}"
+
+
+@contextmanager
+def _explained(source: str) -> Iterator[None]:
+    """Replace the errors of the libraries by ones that a user can act on. Raises ServiceError if the library is missing."""
     try:
         import datasets  # noqa: F401 (a missing library is reported before the hub is asked)
     except ImportError as error:
@@ -92,18 +127,12 @@ def read_hub_tasks(source: str, folder: Path, columns: Mapping[str, str]) -> lis
             "`pip install 'sparring[datasets]'`."
         ) from error
     try:
-        path, revision = _resolve(address, folder)
-        rows = list(_rows(source, address, path, revision, id_column=columns.get("id", "id")))
+        yield
     except (UsageError, DataError, ServiceError):
         raise
     except Exception as error:
         # The libraries raise many kinds of errors, and those of their HTTP client.
         raise _explain(source, error) from error
-    if not rows:
-        raise DataError(f"{source} has no rows, so there is nothing to run; name another split.")
-    if revision is not None:
-        note_revision(source, revision)
-    return list(tasks_of(source, rows, columns, id_prefix=f"{address.split}-"))
 
 
 def _resolve(address: HubAddress, folder: Path) -> tuple[str, str | None]:
@@ -117,12 +146,26 @@ def _resolve(address: HubAddress, folder: Path) -> tuple[str, str | None]:
             raise DataError(f"{path} is not a folder; give a folder with the files of a data set.")
         return str(path), None
     if constants.HF_HUB_OFFLINE:
-        cached = huggingface_hub.snapshot_download(
-            address.name, repo_type="dataset", revision=address.revision, local_files_only=True
-        )
-        return cached, Path(cached).name
-    info = huggingface_hub.HfApi().dataset_info(address.name, revision=address.revision, timeout=TIMEOUT)
+        return _find_cached(address)
+    try:
+        info = huggingface_hub.HfApi().dataset_info(address.name, revision=address.revision, timeout=TIMEOUT)
+    except Exception:
+        if address.is_pinned:
+            # A commit never changes, so a copy in the cache is as good as the hub.
+            with suppress(Exception):
+                return _find_cached(address)
+        raise
     return address.name, info.sha
+
+
+def _find_cached(address: HubAddress) -> tuple[str, str]:
+    """Return the folder of the data set in the cache, and its commit. Raises LocalEntryNotFoundError."""
+    import huggingface_hub
+
+    folder = huggingface_hub.snapshot_download(
+        address.name, repo_type="dataset", revision=address.revision, local_files_only=True
+    )
+    return folder, Path(folder).name
 
 
 def _rows(

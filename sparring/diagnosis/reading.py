@@ -13,9 +13,10 @@ from sparring.errors import DataError
 from sparring.evaluation.of_run import claim_of_run
 from sparring.findings import Finding
 from sparring.ledger.attempts import count_attempts
-from sparring.run_folders import RunFolder
+from sparring.run_folders import RunFolder, list_runs
 from sparring.run_folders.digests import read_history
 from sparring.run_folders.history import History
+from sparring.run_folders.lineage import find_parent, read_ids
 from sparring.run_folders.stored import read_rows
 
 UNFINISHED = ("running", "paused", "interrupted")
@@ -82,13 +83,13 @@ def _lineage(folder: RunFolder, clock: Callable[[], float]) -> Lineage | None:
     origin = folder.origin()
     if origin is None or "weights" in origin:  # new training from other weights, whose steps are not comparable
         return None
-    parent = Path(origin["run"])
-    if not RunFolder.is_run(parent):
-        parent = folder.path.parent / parent.name  # both runs were moved together
-    is_there = RunFolder.is_run(parent)
-    observed = observe(parent, clock=clock, with_parent=False) if is_there else None
+    recorded = Path(origin["run"])
+    near = [RunFolder(recorded)] if RunFolder.is_run(recorded) else []
+    # The parent may have been renamed, or moved together with this run.
+    parent = find_parent(origin, read_ids([*near, *list_runs(folder.path.parent)]))
+    observed = None if parent is None else observe(parent, clock=clock, with_parent=False)
     return Lineage(
-        parent=str(parent),
+        parent=str(parent or recorded),
         step=origin["step"],
         changes={key: (old, new) for key, (old, new) in origin["changes"].items()},
         files=tuple(origin["files"]),

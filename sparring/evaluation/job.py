@@ -27,6 +27,7 @@ from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.ledger.states import FINAL_STATES
 from sparring.run_folders import RunFolder
 from sparring.run_folders.encode import encode_line
+from sparring.run_folders.formats import require_format
 from sparring.run_folders.run_folder import UNFINISHED
 from sparring.run_folders.stored import parse_trajectory, read_rows
 from sparring.tracking.local import task_json, trajectory_json
@@ -70,10 +71,7 @@ class Plan:
         """Read a plan from its file. Raises DataError if the file is not a plan."""
         try:
             content = json.loads(path.read_text("utf-8"))
-            if content["format"] != FORMAT:
-                raise DataError(
-                    f"{path} has format {content['format']!r}, but this version reads {FORMAT}; start a new evaluation."
-                )
+            require_format(path, content["format"], FORMAT, otherwise="start a new evaluation")
             policies = [Policy(**{**one, "kind": PolicyKind(one["kind"])}) for one in content["policies"]]
             temperatures = content["temperatures"]
             return cls(

@@ -14,6 +14,7 @@ from sparring.evaluation.evaluation import Evaluation
 from sparring.findings import Finding
 from sparring.metering.usage import EndpointUsage
 from sparring.pages.html import table
+from sparring.run_folders.formats import require_format
 from sparring.tracking import LocalTracker
 from sparring.types import TrajectoryGroup
 
@@ -98,9 +99,7 @@ def read_report(path: Path) -> EvaluationReport:
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as JSON: {error}. Specify an evaluation of a run.") from error
     try:
-        known = content["format"]
-        if known != FORMAT:
-            raise DataError(f"{path} has format {known!r}, but this version reads {FORMAT}; evaluate the run again.")
+        require_format(path, content["format"], FORMAT, otherwise="evaluate the run again")
         rows = content.get("evaluations", [content])
         return EvaluationReport(
             evaluations=tuple(map(Evaluation.from_json, rows)),

@@ -98,7 +98,7 @@ def review(run: Path, recipe: Path | None = None, *, episodes: str | None = None
     """
     path = recipe or RunFolder(run).recipe
     folder = path if path.is_dir() else find_code_folder(path)
-    config = load_config(path)
+    config = RunFolder(run).config() if recipe is None else load_config(path)
     reward, scorer = _load_graders(config, folder, path)
     files = _files(run, episodes)
     stored = [one for file in files for one in read_trajectories(file)]

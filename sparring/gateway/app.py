@@ -4,7 +4,6 @@ the dialect."""
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -12,14 +11,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
-import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sparring.chat.messages import depth, read_json
+from sparring.gateway.bodies import (
+    LARGE_BODY_BYTES,
+    MOST_KEYS,
+    MOST_REPORTED_VALUES,
+    check_keys,
+    decode,
+    decode_report,
+    read_body,
+)
 from sparring.gateway.dialects import DIALECTS, ChatCompletions
 from sparring.gateway.dialects.validation import validated
 from sparring.gateway.endpoints import Endpoints
@@ -31,17 +37,13 @@ from sparring.gateway.request import CONVERSATION, ApiError, Asked, Dialect, Hea
 from sparring.gateway.runtime import REPORTS, SAMPLES, AwsError, ReportRoute, trajectory_id
 from sparring.gateway.sending import api_error, hung_up, send_stream, send_whole
 from sparring.gateway.versions import VERSIONS, VersionChange, Versions
-from sparring.rewards.reports import is_handed_over, to_plain
 from sparring.runtime.logs import get_logger
+from sparring.runtime.threads import process_long_text
 from sparring.sessions import AnySession
 from sparring.sessions.refusals import MOST_REASONS
 from sparring.types import Json
 
 _logger = get_logger(__name__)
-
-_MEDIA_TYPES = ("application/json", "application/octet-stream")
-"""The accepted content types of bodies. AWS's clients use the second for a body that is passed through. Types that a
-web page may send to any server without a preflight request, such as text/plain, are not accepted."""
 
 Endpoint: TypeAlias = Callable[[Request, Send], Awaitable[Response | None]]
 """A function that returns the response to a request, or None if it already sent a response."""
@@ -132,7 +134,8 @@ class _Refusals:
     def note_unknown(self, request: Request, error: ApiError) -> None:
         """Record a request for an unknown route, if it has a key."""
         path = request.scope["path"]
-        api_key = _shown_key(path.split("/")[2] if path.startswith("/s/") else "", _headers(request))
+        in_path = path.split("/")[2] if path.startswith("/s/") else ""
+        api_key = _shown_key(in_path, _headers(request), self._endpoints)
         with suppress(ApiError):
             self._endpoints.check(api_key)
             self.note(path, api_key, error)
@@ -171,8 +174,8 @@ class _SamplingRoutes:
                 self._endpoints.refused(api_key, await _digest(request))
             raise
         with admitted, self._refusals.noted(request, api_key):
-            body = await _body(request, self._max_body_bytes)
-            asked = dialect.read(_decoded(body))
+            body = await read_body(request, self._max_body_bytes)
+            asked = await _read(dialect, body)
             if named := request.path_params.get("key") or trajectory_id(headers):
                 asked = replace(asked, episode=named)
             if conversation := headers.get(CONVERSATION):
@@ -202,7 +205,9 @@ def _report_app(route: ReportRoute, endpoints: Endpoints, max_body_bytes: int) -
     """Return the endpoint of one kind of report on an episode."""
 
     async def report(request: Request, _send: Send) -> Response:
-        content = route.read(_decoded_report(await _body(request, max_body_bytes)), request.headers)
+        content = route.read(
+            decode_report(await read_body(request, max_body_bytes, most_values=MOST_REPORTED_VALUES)), request.headers
+        )
         content.tell(endpoints.report(route.key(content) or _opening_key(request, _headers(request), endpoints)))
         return JSONResponse({})
 
@@ -228,7 +233,7 @@ class _QueueRoutes:
         return _Answered(checked, ChatCompletions())
 
     async def _lease(self, request: Request) -> Response:
-        poll = validated(_decoded(await _body(request, self._max_body_bytes) or b"{}"), Poll, only={}, inert=())
+        poll = validated(decode(await read_body(request, self._max_body_bytes) or b"{}"), Poll, only={}, inert=())
         leasing = asyncio.ensure_future(
             self._queue.lease(poll.wait_seconds, poll.endpoint or str(request.base_url).rstrip("/"))
         )
@@ -249,7 +254,7 @@ class _QueueRoutes:
         return JSONResponse({"lease_seconds": self._queue.lease_seconds})
 
     async def _release(self, request: Request) -> Response:
-        release = validated(_decoded(await _body(request, self._max_body_bytes) or b"{}"), Release, only={}, inert=())
+        release = validated(decode(await read_body(request, self._max_body_bytes) or b"{}"), Release, only={}, inert=())
         self._queue.release(request.path_params["lease"], release.error)
         return JSONResponse({})
 
@@ -260,7 +265,7 @@ def _versions_route(versions: Versions, max_body_bytes: int) -> Route:
     async def answer(request: Request, _send: Send) -> Response:
         versions.check_operator(_bearer(_headers(request)))
         if request.method == "POST":
-            body = _decoded(await _body(request, max_body_bytes))
+            body = decode(await read_body(request, max_body_bytes))
             await versions.change(validated(body, VersionChange, only={}, inert=()))
         return JSONResponse(versions.as_json())
 
@@ -290,8 +295,17 @@ class _Answered:
         except Exception as failure:  # noqa: BLE001 (the boundary: a bug must not show its traceback to a client)
             error = self._convert(api_error(failure))
             answer = JSONResponse(self._dialect.error(error), status_code=error.status, headers=error.headers)
+            _release_frames(failure)
+            del error
         if answer is not None:
             await answer(scope, receive, send)
+
+
+def _release_frames(error: BaseException | None) -> None:
+    """Remove the tracebacks of an exception and its causes. Their frames hold the body of the request, and the exception,
+    so that all of it would wait for a garbage collection."""
+    while error is not None:
+        error.__traceback__, error = None, error.__cause__ or error.__context__
 
 
 class _Routed:
@@ -344,13 +358,15 @@ def _opening_key(request: Request, headers: Mapping[str, str], endpoints: Endpoi
 
     The bearer token comes late in this order, because many clients always send one. Raises ApiError 401.
     """
-    api_key = _shown_key(request.path_params.get("key", ""), headers)
+    api_key = _shown_key(request.path_params.get("key", ""), headers, endpoints)
     endpoints.check(api_key)
     return api_key
 
 
-def _shown_key(in_path: str, headers: Mapping[str, str]) -> str:
-    shown = [in_path, trajectory_id(headers), _bearer(headers), headers.get("x-api-key", "")]
+def _shown_key(in_path: str, headers: Mapping[str, str], endpoints: Endpoints) -> str:
+    shown = [_bearer(headers), headers.get("x-api-key", "")]
+    if endpoints.is_key_in_path:
+        shown = [in_path, trajectory_id(headers), *shown]
     return next(filter(None, shown), "")
 
 
@@ -388,62 +404,19 @@ async def _digest(request: Request) -> bytes:
     return digest.digest()
 
 
-async def _body(request: Request, max_bytes: int) -> bytes:
-    media_type = request.headers.get("content-type", _MEDIA_TYPES[0]).partition(";")[0].strip().lower()
-    if media_type not in _MEDIA_TYPES:
-        raise ApiError(
-            415,
-            f"content-type: {media_type[:80]!r} is not supported; send application/json.",
-            code="unsupported_media_type",
-            param="content-type",
-            given=media_type,
-        )
-    body = bytearray()
-    async for part in request.stream():
-        body.extend(part)
-        if len(body) > max_bytes:
-            raise ApiError(
-                413, f"The body is larger than {max_bytes} bytes; shorten the messages.", code="body_too_large"
-            )
-    return bytes(body)
+async def _read(dialect: Dialect, body: bytes) -> Asked:
+    """Return what a body requests. Validation of a large body must not delay the requests of others."""
+    if len(body) <= LARGE_BODY_BYTES:
+        return _read_now(dialect, body)
+    return await process_long_text(_read_now, dialect, body)
 
 
-def _decoded_report(body: bytes) -> Json:
-    """Parse a report. Raises ApiError 400, in the same cases as `_decoded`, except for what the agent hands over: it may
-    contain what the policy wrote, so numbers that are not finite, lone surrogates and deep nesting are replaced there."""
-    try:
-        return _decoded(body)
-    except ApiError:
-        try:
-            content = json.loads(body)
-        except (ValueError, RecursionError):
-            content = None
-        if not isinstance(content, dict):
-            raise
-        parts = {key: to_plain(value) for key, value in content.items() if is_handed_over(key)}
-        return _decoded(json.dumps({**content, **parts}).encode())
-
-
-def _decoded(body: bytes) -> Json:
-    """Parse a body. Raises ApiError 400. This includes JSON that is valid but cannot be processed or sent back in an
-    answer: deeply nested JSON, a lone surrogate, or a number too large for a float."""
-    try:
-        decoded = read_json(body)
-    except ValueError as error:
-        raise ApiError(400, f"The body is not valid JSON: {error}.", code="invalid_json") from error
-    if body.count(b"[") + body.count(b"{") > _MAX_LEVELS:
-        try:
-            orjson.dumps(decoded)
-        except orjson.JSONEncodeError as error:  # orjson writes only 254 levels, and no integer beyond 64 bits
-            if depth(decoded) > _MAX_LEVELS:
-                raise ApiError(
-                    400, f"The body is nested deeper than {_MAX_LEVELS} levels; flatten it.", code="invalid_json"
-                ) from error
-    return decoded
-
-
-_MAX_LEVELS = 254
+def _read_now(dialect: Dialect, body: bytes) -> Asked:
+    decoded = decode(body)
+    if body.count(b":") > MOST_KEYS:
+        check_keys(decoded)
+    return dialect.read(decoded)
 
 
 def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.isdecimal() else 0
+    return int(text) if text is not None and len(text) < 10 and text.isdecimal() else 0

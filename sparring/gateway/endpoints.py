@@ -39,6 +39,11 @@ class Endpoints(Protocol):
         """Whether a request may set its seed."""
         ...
 
+    @property
+    def is_key_in_path(self) -> bool:
+        """Whether X in `/s/X`, or MTRL's trajectory id, is the key. Otherwise, it is the name of an episode."""
+        ...
+
     def check(self, api_key: str) -> None:
         """Check a key. Raises ApiError 401 for an unknown key."""
         ...
@@ -71,6 +76,7 @@ class EpisodeEndpoints:
     invalid when the session is closed."""
 
     takes_seed = False
+    is_key_in_path = True
 
     def __init__(self, model_name: str, *, max_in_flight: int = MAX_IN_FLIGHT) -> None:
         self._model_name = model_name
@@ -143,6 +149,7 @@ class StatelessEndpoints:
     """
 
     takes_seed = True
+    is_key_in_path = True
 
     def __init__(self, *, versions: Versions, chat: Chat, sampling: Sampling, api_key: str | None = None) -> None:
         """Create the endpoint of one model. Without `api_key`, any key is accepted, and a key is not required."""
@@ -158,12 +165,7 @@ class StatelessEndpoints:
         return self._versions.names
 
     def check(self, api_key: str) -> None:
-        if self._api_key is not None and not hmac.compare_digest(_digest(api_key), _digest(self._api_key)):
-            raise ApiError(
-                401,
-                "This is not the server's API key; send the key with which the server was started.",
-                code="invalid_api_key",
-            )
+        check_server_key(api_key, self._api_key)
 
     def admitted(self, api_key: str) -> AbstractContextManager[object]:
         return self._in_flight.admitted()
@@ -213,6 +215,16 @@ class _Latest(dict[str, Kept]):
         super().__setitem__(answer_id, conversation)
         if len(self) > NUM_KEPT:
             del self[next(iter(self))]
+
+
+def check_server_key(api_key: str, right_key: str | None) -> None:
+    """Check the key of a server that has one for all clients, or accept any if it has none. Raises ApiError 401."""
+    if right_key is not None and not hmac.compare_digest(_digest(api_key), _digest(right_key)):
+        raise ApiError(
+            401,
+            "This is not the server's API key; send the key that it printed at its start, or that it was started with.",
+            code="invalid_api_key",
+        )
 
 
 def _digest(api_key: str) -> str:

@@ -123,7 +123,7 @@ class Versions:
         if self._admin_key is None:
             raise ApiError(
                 403,
-                "This server has no admin key, so its versions cannot be changed; start it with --admin-key.",
+                "This server has no admin key, so its versions cannot be changed; set SPARRING_ADMIN_KEY before it starts.",
                 code="no_admin_key",
             )
         if not hmac.compare_digest(key.encode(), self._admin_key.encode()):

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from sparring.chat.messages import json_text
 from sparring.errors import DataError, ServiceError, SparringError
+from sparring.run_folders.formats import require_format
 from sparring.types import Sampling, StopReason, Turn, UntrainedReason
 
 FORMAT = 4
@@ -158,13 +159,9 @@ def upgrade(db: sqlite3.Connection, path: Path | str) -> None:
         return
     if found == 0 and not db.execute("SELECT name FROM sqlite_master").fetchall():
         script = f"{_SCHEMA} {_SCHEMA_SINCE_3} {_FROM_3_TO_4}"
-    elif found in (2, 3):
-        script = f"{_FROM_2_TO_3 if found == 2 else ''} {_FROM_3_TO_4}"
     else:
-        raise DataError(
-            f"{path} has format {found}, but this version of Sparring reads format {FORMAT}. "
-            "Use the version that wrote it, or restore the run's own file."
-        )
+        require_format(path, found, FORMAT, oldest=2, otherwise="restore the run's own file")
+        script = f"{_FROM_2_TO_3 if found == 2 else ''} {_FROM_3_TO_4}"
     db.executescript(f"BEGIN; {script} PRAGMA user_version = {FORMAT}; COMMIT;")
 
 

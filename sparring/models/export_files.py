@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from sparring.errors import ServiceError
+from sparring.run_folders.formats import require_format
 from sparring.types import Json
 
 FORMAT = 1
@@ -44,11 +45,7 @@ def verify(folder: Path) -> dict[str, Any]:
         known, files = manifest["format"], dict(manifest["files"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ServiceError(f"{folder / MANIFEST} cannot be read ({error!r}); export the policy again.") from error
-    if known != FORMAT:
-        raise ServiceError(
-            f"{folder} is an export of format {known!r}, but this version reads format {FORMAT}; use the version that wrote "
-            "the export, or export the policy again."
-        )
+    require_format(folder, known, FORMAT, otherwise="export the policy again", error=ServiceError)
     for name, expected in files.items():
         path = folder / name
         if not path.is_file():

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
-from sparring.errors import DataError, ServiceError
+from sparring.errors import DataError
 from sparring.report.episode_index import EpisodeIndex
 from sparring.report.episodes import episodes
 from sparring.report.page import page
 from sparring.report.reading import Record, read_run
 from sparring.report.verdict import build_verdict
+from sparring.runtime import interrupts
+from sparring.web.listener import Listener
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 HOST = "127.0.0.1"
 """Only this machine can connect, because the page shows everything that an agent received."""
@@ -86,47 +91,44 @@ def watch(
     """
     live = LivePage(run, prices, on_problem=on_problem)
     try:
-        try:
-            server = ThreadingHTTPServer((HOST, port), lambda *arguments: _Answer(live, *arguments))
-        except OSError as error:
-            raise ServiceError(
-                f"cannot listen on port {port} of {HOST}: {error}; specify another port (--port)."
-            ) from error
-        with server:
-            on_ready(f"http://{HOST}:{server.server_port}/")
-            server.serve_forever()
+        interrupts.run(_serve(live, port, on_ready))
     finally:
         live.close()
 
 
-class _Answer(BaseHTTPRequestHandler):
-    def __init__(self, live: LivePage, *arguments: object) -> None:
-        self._live = live
-        super().__init__(*arguments)  # pyright: ignore[reportArgumentType]
+async def _serve(live: LivePage, port: int, on_ready: Callable[[str], None]) -> None:
+    listener = Listener(_app(live), HOST, port)
+    await listener.start()
+    try:
+        on_ready(f"{listener.address}/")
+        await asyncio.Event().wait()
+    finally:
+        await listener.stop()
 
-    def do_GET(self) -> None:
-        if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
-            # A foreign host name that resolves to this machine could read the page with its own scripts.
-            self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "Use 127.0.0.1 or localhost as the host")
-        elif self.path == "/":
-            self._send(self._live.content, "text/html; charset=utf-8")
-        elif self.path == "/version":
-            state = {"version": self._live.version, "said": self._live.standing}
-            self._send(json.dumps(state).encode(), "application/json")
-        else:
-            self.send_error(HTTPStatus.NOT_FOUND)
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing, because the page sends a request every three seconds."""
+def _app(live: LivePage) -> ASGIApp:
+    """Return the app that sends the page, and at /version what changes in it."""
 
-    def _send(self, content: bytes, kind: str) -> None:
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.end_headers()
-        self.wfile.write(content)
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        status, content, kind = HTTPStatus.OK, live.content, "text/html; charset=utf-8"
+        if scope["path"] == "/version":
+            content = json.dumps({"version": live.version, "said": live.standing}).encode()
+            kind = "application/json"
+        elif scope["path"] != "/":
+            status, content, kind = HTTPStatus.NOT_FOUND, b"not found", "text/plain"
+        if scope["method"] not in ("GET", "HEAD"):
+            status, content, kind = HTTPStatus.METHOD_NOT_ALLOWED, b"method not allowed", "text/plain"
+        headers = {
+            "content-type": kind,
+            "content-length": str(len(content)),
+            "cache-control": "no-store",
+            "x-content-type-options": "nosniff",
+        }
+        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": status.value, "headers": encoded})
+        await send({"type": "http.response.body", "body": content})
+
+    return app
 
 
 def _standing(record: Record) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import fmean
 
 from sparring.config import resolved_toml
-from sparring.diagnosis import SYMPTOMS
 from sparring.diagnosis.next_command import next_command
 from sparring.errors import UsageError
 from sparring.evaluation.controls import Rise
@@ -253,11 +252,9 @@ def _diagnosis_section(record: Record, ids: set[str]) -> str:
     found = record.diagnosis
     if found is None:
         return ""
-    articles = [
-        finding_article(finding, more=_links(record, finding, ids))
-        for finding in found.findings
-        if finding.rule in SYMPTOMS
-    ]
+    # The headline is about the first finding, which may be one of a detector.
+    shown = [one for one in found.findings if one is record.first or one in record.symptoms]
+    articles = [finding_article(finding, more=_links(record, finding, ids)) for finding in shown]
     return f'<section id="diagnosis"><h2>Diagnosis</h2><p>{text(found.headline)}</p>{"".join(articles)}</section>'
 
 

@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from sparring.config import Config
+from sparring.diagnosis import SYMPTOMS
 from sparring.diagnosis.diagnose import Diagnosis
 from sparring.diagnosis.reading import diagnose_run
 from sparring.errors import DataError
@@ -40,7 +41,8 @@ class Record:
     resumed_after: tuple[int, ...]
     """The steps from which the run was resumed."""
     findings: tuple[Finding, ...]
-    """The findings, in the order in which they were reported. Findings that a resumed run repeated appear once."""
+    """The findings of checks and detectors, in the order in which they were reported. Findings that a resumed run
+    repeated appear once. Findings of detectors that only the diagnosis reports come last."""
     diagnosis: Diagnosis | None
     """The diagnosis, or None if nothing was trained."""
     held_out: EvaluationReport | None
@@ -63,6 +65,17 @@ class Record:
     def last_step(self) -> int:
         """The last step with metrics."""
         return max(self.metrics, default=0)
+
+    @property
+    def symptoms(self) -> tuple[Finding, ...]:
+        """The findings that only the diagnosis reports, with the most important one first."""
+        found = () if self.diagnosis is None else self.diagnosis.findings
+        return tuple(one for one in found if one.rule in SYMPTOMS)
+
+    @property
+    def first(self) -> Finding | None:
+        """The finding that the diagnosis names as the first one to act on, or None."""
+        return None if self.diagnosis is None else self.diagnosis.first
 
     @property
     def was_checked(self) -> bool:
@@ -104,6 +117,7 @@ def read_run(path: Path) -> Record:
     evaluations = evaluated(folder)
     claim = claim_of_run(folder, evaluations)
     unread += evaluations.unread
+    diagnosis = diagnose_run(path) if config.is_trainable else None
     return Record(
         path=path,
         config=config,
@@ -111,11 +125,8 @@ def read_run(path: Path) -> Record:
         status=folder.status(),
         metrics=metrics,
         resumed_after=resumed_after,
-        findings=(
-            *{(one.rule, one.severity, one.step): one for one in _findings(path / "findings.jsonl")}.values(),
-            *claim.findings,
-        ),
-        diagnosis=diagnose_run(path) if config.is_trainable else None,
+        findings=_merged((*_findings(path / "findings.jsonl"), *claim.findings), diagnosis),
+        diagnosis=diagnosis,
         held_out=evaluations.held_out,
         validations=evaluations.validations,
         claim=claim,
@@ -130,6 +141,15 @@ def _findings(path: Path) -> Iterator[Finding]:
             yield Finding.from_json(row)
         except (LookupError, TypeError, ValueError) as error:
             raise DataError(f"{where}: {error!r}; this is not a finding that `sparring` wrote.") from error
+
+
+def _merged(reported: Sequence[Finding], diagnosis: Diagnosis | None) -> tuple[Finding, ...]:
+    """Return the reported findings, each once, and then what detectors find in the whole run that was not reported."""
+    findings = {(one.rule, one.severity, one.step): one for one in reported}
+    known = {(rule, severity) for rule, severity, _ in findings}
+    found = () if diagnosis is None else diagnosis.findings
+    others = (one for one in found if one.rule not in SYMPTOMS and (one.rule, one.severity) not in known)
+    return (*findings.values(), *others)
 
 
 def _manifest(path: Path, unread: list[str]) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from sparring.diagnosis.diagnose import TUNING
 from sparring.evaluation.claim import Claim
 from sparring.evaluation.comparison import Comparison
 from sparring.evaluation.controls import FEW_TASKS, Against, Rise
@@ -222,13 +223,16 @@ def _paid_state(paid: float, unpaid: float) -> State:
 
 def _findings(record: Record) -> Look:
     doubtful = [one for one in record.findings if _speaks_against(one) and record.holds(one)]
+    doubtful += [one for one in record.symptoms if one.severity is Severity.ERROR and not one.rule.startswith(TUNING)]
+    doubtful.sort(key=lambda one: one != record.first)
     errors = [one for one in doubtful if one.severity is Severity.ERROR]
     off = len(record.config.detectors.off)
     notes = f" {_count(off, 'detector')} turned off." if off else ""
     accepted = sum(one.is_accepted for one in record.findings)
     notes += f" The recipe accepts {_count(accepted, 'finding')} of the check." if accepted else ""
     if not doubtful:
-        text = "No finding casts doubt on the numbers; see below." if record.findings else "No rule reported a finding."
+        found = (*record.findings, *record.symptoms)
+        text = "No finding casts doubt on the numbers; see below." if found else "No rule reported a finding."
         return Look(name="Findings", state=State.GOOD, text=text + notes)
     counts = f"{_count(len(errors), 'error')}, {_count(len(doubtful) - len(errors), 'warning')}"
     heaviest = (errors or doubtful)[0]

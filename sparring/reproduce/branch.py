@@ -6,11 +6,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sparring.config import Config, load_config
+from sparring.config import Config
 from sparring.diagnosis.next_command import checkpoint_steps
 from sparring.errors import DataError, UsageError
 from sparring.ledger import Ledger
 from sparring.run_folders import RunFolder
+from sparring.run_folders.lineage import record_branch
 from sparring.run_folders.recipe_files import RecipeFiles, list_files, sha256
 from sparring.run_folders.run_folder import WARM_START
 from sparring.training import checkpoints
@@ -45,7 +46,7 @@ def branch(
     before = parent.trained_config()
     given = [change.partition("=")[0].strip() for change in changes]
     runs_dir = [] if "run.runs_dir" in given else [f"run.runs_dir={run.resolve().parent}"]
-    after = load_config(parent.recipe, [*changes, *runs_dir])
+    after = parent.config([*changes, *runs_dir])
     different = changed(before, after)
     _refuse(before, after, different)
     code = _recipe_file(recipe) if recipe is not None else parent.recipe
@@ -67,7 +68,7 @@ def branch(
             f"nothing to train; branch from an earlier step, or add schedule.max_steps={at + 25}."
         )
     child = RunFolder.create(after, code, name=name)
-    child.record_origin(run.resolve(), at, different, files)
+    record_branch(child, parent, at, different, files)
     sizes = [Adapter(one.model.lora_rank, one.model.lora_alpha) for one in (before, after)]
     for one in {checkpoint, *(path for path in [parent.checkpoints / WARM_START] if path.is_dir())}:
         if before.model.trained_weights == "lora" and sizes[0] != sizes[1]:

@@ -182,6 +182,7 @@ class Collector:
             self._waited(plan, "queue", since=asked)
             is_alone = False
             for attempt in range(self._limits.max_retries + 1):
+                death = None
                 if plan.split == "train":
                     self.tally.attempted(again=attempt > 0)
                 try:
@@ -191,10 +192,10 @@ class Collector:
                         played = await self._attempt(plan, member, attempt, refusals or Refusals())
                 except WorkerLost as lost:
                     is_alone = lost.was_running or attempt + 1 >= min(2, self._limits.max_retries)
-                    played = Outcome.INFRASTRUCTURE_ERROR
+                    played, death = Outcome.INFRASTRUCTURE_ERROR, lost.death
                 policy = "train" if plan.split == "train" else f"{plan.split} {plan.label.partition('@')[0]}"
                 turns = self._turns.pop(plan.rollout_id(member, attempt), ())
-                self.losses.count(policy, plan.task.id, turns, is_lost=isinstance(played, Outcome))
+                self.losses.count(policy, plan.task.id, turns, is_lost=isinstance(played, Outcome), death=death)
                 if played is not Outcome.INFRASTRUCTURE_ERROR:
                     return played
                 if attempt < self._limits.max_retries:

@@ -34,6 +34,8 @@ class Gathering:
     value: str
     num_lost: int
     num_played: int
+    num_deaths: int
+    """The number of these losses that are the death of a worker process."""
     all_lost: int
     all_played: int
     """The number of attempts of all policies or tasks, or of turns of all tools or actions."""
@@ -47,30 +49,44 @@ class Losses:
 
     def __init__(self) -> None:
         self._counts: dict[str, dict[str, list[int]]] = {"policy": {}, "task": {}, "tool": {}, "action": {}}
-        """The number of lost attempts or turns and the number of all, by kind and value."""
+        """The number of lost attempts or turns, the number of all, and the number of losses by the death of a worker, by kind
+        and value."""
+        self._deaths: set[tuple[str, str, str]] = set()
+        """The deaths that are counted, by kind and value."""
         self._names: dict[str, str] = {}
         """The start of each action's text, by its digest."""
         self._num_asked = 0
         self._reported: set[tuple[str, str]] = set()
 
-    def count(self, policy: str, task: str, turns: Sequence[Message], *, is_lost: bool) -> None:
+    def count(
+        self, policy: str, task: str, turns: Sequence[Message], *, is_lost: bool, death: str | None = None
+    ) -> None:
         """Count one attempt. `turns` contains the messages of the policies. A turn without a call counts as the tool
-        `answer`."""
-        self._add("policy", policy, is_lost)
-        self._add("task", task, is_lost)
+        `answer`.
+
+        `death` names the worker process that ended with the episode. The process may have had many episodes of a task, which
+        were lost by one event, so each death counts once for each value.
+        """
+        self._add("policy", policy, is_lost, death)
+        self._add("task", task, is_lost, death)
         for place, turn in enumerate(turns, 1):
             is_last = is_lost and place == len(turns)
             tool, action = _acted(turn)
-            self._add("tool", tool, is_last)
+            self._add("tool", tool, is_last, death if is_last else None)
             digest = hashlib.sha256(action.encode(errors="replace")).hexdigest()[:16]
             if digest in self._names or len(self._names) < MOST_ACTIONS:
                 self._names.setdefault(digest, action[:_MOST_LETTERS])
-                self._add("action", digest, is_last)
+                self._add("action", digest, is_last, death if is_last else None)
 
-    def _add(self, kind: str, value: str, is_lost: bool) -> None:
-        counts = self._counts[kind].setdefault(value, [0, 0])
+    def _add(self, kind: str, value: str, is_lost: bool, death: str | None) -> None:
+        if death is not None:
+            if (kind, value, death) in self._deaths:
+                return
+            self._deaths.add((kind, value, death))
+        counts = self._counts[kind].setdefault(value, [0, 0, 0])
         counts[0] += is_lost
         counts[1] += 1
+        counts[2] += death is not None
 
     def gatherings(self, level: float = FALSE_ALARMS) -> Iterator[Gathering]:
         """Yield, for each kind, the value with the smallest p-value if that p-value is at most `level`."""
@@ -78,7 +94,7 @@ class Losses:
             played >= FEWEST_LOST
             for values in self._counts.values()
             if len(values) > 1
-            for _, played in values.values()
+            for _, played, _ in values.values()
         )
         for kind, values in self._counts.items():
             all_lost, all_played = (sum(counts[place] for counts in values.values()) for place in (0, 1))
@@ -86,17 +102,18 @@ class Losses:
                 continue
             found = [
                 (min(1.0, num_compared * upper_tail(lost, played, all_lost, all_played)), -lost, value)
-                for value, (lost, played) in values.items()
+                for value, (lost, played, _) in values.items()
                 if lost >= FEWEST_LOST
             ]
             if found and min(found)[0] <= level:
                 p_value, _, value = min(found)
-                lost, played = values[value]
+                lost, played, deaths = values[value]
                 yield Gathering(
                     kind=kind,
                     value=self._names.get(value, value),
                     num_lost=lost,
                     num_played=played,
+                    num_deaths=deaths,
                     all_lost=all_lost,
                     all_played=all_played,
                     p_value=p_value,
@@ -115,15 +132,17 @@ class Losses:
         evidence: dict[str, Json] = {one.kind: _evidence(one) for one in new}
         first = min(new, key=lambda one: one.p_value)
         unit = "attempts" if first.kind in ("policy", "task") else "turns"
+        died = f" {first.num_deaths} of these losses are the death of a worker process." if first.num_deaths else ""
+        worker = "Find out in the log how the worker processes ended (a signal, memory, exit). " if died else ""
         return Finding(
             rule="rollouts.lost_together",
             severity=Severity.WARNING,
             symptom=f"Lost episodes are concentrated in the {first.kind} {first.value!r}: {first.num_lost} of its "
             f"{first.num_played} {unit} were lost, but {first.all_lost - first.num_lost} of the "
-            f"{first.all_played - first.num_played} others.",
+            f"{first.all_played - first.num_played} others.{died}",
             evidence=evidence,
-            change="Read the last turns of these episodes and the ledger's reasons. If the policy can cause the failure, "
-            "have the environment score it as the policy's action instead of raising InfrastructureError; otherwise "
+            change=f"{worker}Read the last turns of these episodes and the ledger's reasons. If the policy can cause the "
+            "failure, have the environment score it as the policy's action instead of raising InfrastructureError; otherwise "
             "fix the failing part.",
             confirm="No new finding of this rule, and rollout/lost falls.",
             step=step,
@@ -164,6 +183,7 @@ def _evidence(one: Gathering) -> dict[str, Json]:
         "value": one.value,
         "lost": one.num_lost,
         "played": one.num_played,
+        "deaths_of_workers": one.num_deaths,
         "all_lost": one.all_lost,
         "all_played": one.all_played,
         "p_value": one.p_value,

@@ -16,6 +16,7 @@ from typing import Any, Self, final
 
 from sparring.config import PLACE_KEYS, Config
 from sparring.errors import DataError, UsageError
+from sparring.run_folders.formats import require_format
 from sparring.run_folders.recipe_files import RecipeFiles, list_files, sha256
 from sparring.run_folders.run_folder import FAMILY, RunFolder, hold_lock, write_json
 from sparring.types import Json
@@ -33,26 +34,29 @@ class Origin:
     """All settings except those of `run`."""
     files: Mapping[str, str]
     """The sha256 of the files in the recipe's folder, without the recipe itself."""
+    weights: str | None = None
+    """The hash of the checkpoint whose weights the runs start from (`hash_checkpoint`), or None for the recipe's model."""
 
     @classmethod
-    def of_recipe(cls, recipe: Path, config: Config) -> Self:
-        files = list_files(recipe, Path(config.run.runs_dir))
-        return cls(recipe=recipe.absolute(), config=_settings(config), files=_digests(files, recipe.name))
+    def of_recipe(cls, recipe: Path, config: Config, *, weights: str | None = None) -> Self:
+        files = _digests(list_files(recipe, Path(config.run.runs_dir)), recipe.name)
+        return cls(recipe=recipe.absolute(), config=_settings(config), files=files, weights=weights)
 
     @classmethod
     def of_run(cls, run: RunFolder) -> Self:
         recipe = Path(str(run.manifest().get("recipe", "recipe.toml")))
         files = {name: digest for name, digest in run.files().items() if name != recipe.name}
-        return cls(recipe=recipe, config=_settings(run.config()), files=files)
+        weights = (run.origin() or {}).get("sha256")
+        return cls(recipe=recipe, config=_settings(run.config()), files=files, weights=weights)
 
     def differences(self, other: Self) -> list[str]:
-        """Return the names of the settings and files that differ between this origin and another. Settings that
-        describe one machine or cluster (those of a place file) are ignored."""
+        """Return the names of the settings and files that differ between this origin and another, and `--model-weights`
+        if the weights differ. Settings that describe one machine or cluster (those of a place file) are ignored."""
         old, new = _flat(self.config), _flat(other.config)
         settings = [key for key in sorted({*old, *new} - PLACE_KEYS) if old.get(key) != new.get(key)]
-        return settings + sorted(
-            name for name in {*self.files, *other.files} if self.files.get(name) != other.files.get(name)
-        )
+        weights = [] if self.weights == other.weights else ["--model-weights"]
+        files = [one for one in {*self.files, *other.files} if self.files.get(one) != other.files.get(one)]
+        return [*weights, *settings, *sorted(files)]
 
 
 @final
@@ -66,13 +70,12 @@ class FamilyFolder:
         self.path = path
         try:
             content = json.loads((path / FAMILY).read_text("utf-8"))
-            if content["format"] != FORMAT:
-                raise DataError(
-                    f"{path / FAMILY} has format {content['format']!r}, but this version reads format {FORMAT}; use "
-                    "the version of Sparring that wrote it."
-                )
+            require_format(path / FAMILY, content["format"], FORMAT)
             self.origin = Origin(
-                recipe=Path(content["recipe"]), config=dict(content["config"]), files=dict(content["files"])
+                recipe=Path(content["recipe"]),
+                config=dict(content["config"]),
+                files=dict(content["files"]),
+                weights=content.get("weights"),
             )
             self.created = float(content["created"])
             self.runs: dict[int, Path] = {int(one["seed"]): path.parent / one["run"] for one in content["runs"]}
@@ -95,6 +98,7 @@ class FamilyFolder:
             "recipe": str(origin.recipe),
             "config": dict(origin.config),
             "files": dict(origin.files),
+            **({} if origin.weights is None else {"weights": origin.weights}),
             "runs": [],
         }
         try:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import final
 
-from sparring.errors import ServiceError
+from sparring.errors import DataError, ServiceError, UsageError
+from sparring.run_folders.run_folder import RunFolder
 
 
 @final
@@ -20,8 +23,8 @@ class Presence:
         self._folder = folder.absolute()
         self._identity = _identify(self._folder)
 
-    def require(self) -> None:
-        """Raise ServiceError unless the folder is there."""
+    def require(self, then: str = "resume the run from its last checkpoint") -> None:
+        """Raise ServiceError unless the folder is there. `then` is what to do when it is back."""
         try:
             if _identify(self._folder) == self._identity:
                 return
@@ -30,9 +33,27 @@ class Presence:
             problem = str(error)
         raise ServiceError(
             f"the run's folder {self._folder} is gone ({problem}). It was moved or deleted, or its file system is not mounted. "
-            "Bring it back, and resume the run from its last checkpoint. If it is lost for good, `sparring runs fetch` "
+            f"Bring it back, and {then}. If it is lost for good, `sparring runs fetch` "
             "restores its copy (run.copy_to)."
         )
+
+
+@contextmanager
+def explaining_loss(folder: RunFolder) -> Iterator[None]:
+    """Replace an error of the block if its cause is that the run's folder is gone (ServiceError), or that files of its
+    recipe are missing or cut (DataError)."""
+    presence = Presence(folder.path)
+    try:
+        yield
+    except Exception as error:
+        presence.require(then="run the command again")
+        changed = folder.changed_files() if isinstance(error, UsageError | DataError) else []
+        if changed:
+            raise DataError(
+                f"{folder.path} is incomplete or was changed: files of its recipe ({len(changed)}) are missing or differ from "
+                f"its manifest, such as {changed[0]}. Copy the run again, or restore these files. The error was: {error}"
+            ) from error
+        raise
 
 
 def _identify(folder: Path) -> tuple[int, int]:

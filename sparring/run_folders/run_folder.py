@@ -24,6 +24,7 @@ import re
 import shutil
 import signal
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +33,8 @@ from typing import Any, Self, final
 from sparring.config import Config, load_config, recipe_hash, resolved_toml, restore_defaults
 from sparring.errors import DataError, SparringError, UsageError
 from sparring.run_folders.encode import encode
-from sparring.run_folders.inputs import recorded_inputs, recorded_revisions
+from sparring.run_folders.formats import require_format
+from sparring.run_folders.inputs import recorded_inputs
 from sparring.run_folders.recipe_files import (
     FOLDER,
     FOLDER_SCHEMES,
@@ -190,41 +192,19 @@ class RunFolder:
         own = [line for line in lines if line.strip() and json.loads(line).get("step") is None]
         (self.path / FINDINGS).write_text("".join(f"{line}\n" for line in own), "utf-8")
 
-    def record_origin(
-        self, parent: Path, step: int, changes: Mapping[str, tuple[Json, Json]], files: Sequence[str]
-    ) -> None:
-        """Record in the manifest the parent run and the step from which this run was branched, and the differences."""
-        manifest = self.manifest()
-        manifest["origin"] = {
-            "run": str(parent),
-            "step": step,
-            "changes": {key: list(values) for key, values in changes.items()},
-            "files": list(files),
-        }
-        write_json(self.path / MANIFEST, manifest)
-
-    def record_weights(self, checkpoint: Path, digest: str) -> None:
-        """Record in the manifest the checkpoint whose weights the run starts from, and its run and step."""
-        of_run = checkpoint.parent.name == "checkpoints" and self.is_run(checkpoint.parents[1])
-        manifest = self.manifest()
-        manifest["origin"] = {
-            "run": str(checkpoint.parents[1] if of_run else checkpoint),
-            "step": int(checkpoint.name) if checkpoint.name.isdigit() else 0,
-            "changes": {},
-            "files": [],
-            "weights": str(checkpoint),
-            "sha256": digest,
-        }
-        write_json(self.path / MANIFEST, manifest)
-
     def origin(self) -> Mapping[str, Any] | None:
-        """Return the entry of `record_origin` or `record_weights` (which has `weights`), or None if the run has no
-        parent. Raises DataError if the manifest is damaged."""
+        """Return the entry of `lineage.record_branch` or `record_weights` (which has `weights`), or None if the run has
+        no parent. Raises DataError if the manifest is damaged."""
         return self.manifest().get("origin")
 
+    def id(self) -> str | None:
+        """Return the id of the run, which stays when its folder is renamed or moved, or None for a run without one.
+        Raises DataError if the manifest is damaged."""
+        return self.manifest().get("id")
+
     def manifest(self) -> dict[str, Any]:
-        """Return the record of what the run was built from. The record is empty if there is no manifest. Raises
-        DataError if the manifest is damaged or of a newer format, and OSError if it cannot be read."""
+        """Return the record of what the run was built from, in the present format. The record is empty if there is no
+        manifest. Raises DataError if it is damaged or of a newer format, and OSError if it cannot be read."""
         path = self.path / MANIFEST
         try:
             content: Any = json.loads(path.read_text("utf-8")) if path.exists() else {}
@@ -232,12 +212,8 @@ class RunFolder:
             raise DataError(f"{path} is not a JSON object ({error}); restore it, or specify another run.") from error
         if not isinstance(content, dict):
             raise DataError(f"{path} is not a JSON object; restore it, or specify another run.")
-        if (known := content.get("format", MANIFEST_FORMAT)) not in range(1, MANIFEST_FORMAT + 1):
-            raise DataError(
-                f"{path} has format {known!r}, but this version reads formats 1 to {MANIFEST_FORMAT}; use the version "
-                "of Sparring that wrote the run, or restore the file."
-            )
-        return content
+        require_format(path, content.get("format", MANIFEST_FORMAT), MANIFEST_FORMAT, oldest=1)
+        return _upgrade(content)
 
     def record_training(self, inputs: Mapping[str, Json], changes: Mapping[str, tuple[Json, Json]]) -> None:
         """Record in the manifest the inputs of the training that starts now, and their changes since the previous
@@ -252,8 +228,7 @@ class RunFolder:
         """Return the sha256 of the run's copies of the recipe's files, and of code that was added to them, keyed by
         path in `code`."""
         manifest = self.manifest()
-        # A run of format 1 lists only the files of its training.
-        names = set(manifest.get("files") or manifest.get("contents", {}).get("files", {}))
+        names = set(manifest.get("files", ()))
         if self.code != self.path:
             names |= {str(path.relative_to(self.code)) for path in self.code.rglob("*.py")}
         return {name: sha256(self.code / name) for name in sorted(names) if (self.code / name).is_file()}
@@ -262,19 +237,21 @@ class RunFolder:
         # The run's own copies are listed as files of the recipe.
         own = str(self.path.resolve()) + os.sep
         read = {path: digest for path, digest in recorded_inputs().items() if not path.startswith(own)}
-        revisions = recorded_revisions()
-        if revisions:
-            data = self.config().data
-            named = (data.train, data.validation, data.held_out)
-            revisions = {address: commit for address, commit in revisions.items() if address in named}
-        if not read and not revisions:
+        if not read:
             return
         manifest = self.manifest()
         recorded = {"sha256": manifest["sha256"] | read}
-        if revisions:
-            recorded["data_revisions"] = manifest.get("data_revisions", {}) | revisions
         if not recorded.items() <= manifest.items():
             write_json(self.path / MANIFEST, manifest | recorded)
+
+    def changed_files(self) -> list[str]:
+        """Return the run's copies of the recipe's files that are missing, or that differ from the manifest."""
+        present = self.files()
+        return [name for name, digest in self.manifest().get("files", {}).items() if present.get(name) != digest]
+
+    def record_revisions(self, commits: Mapping[str, str]) -> None:
+        """Record in the manifest the commits of data sets of the hub, by the address that the recipe has."""
+        write_json(self.path / MANIFEST, {**self.manifest(), "data_revisions": dict(commits)})
 
     def write_vocabulary(self, texts: Sequence[str]) -> None:
         """Store the text of each token id, keyed by id."""
@@ -459,6 +436,7 @@ def build_manifest(config: Config, recipe: Path, files: RecipeFiles, copies: Map
     unread = {str(path.resolve()) for path in others if path.is_file()} - copied.keys() - linked.keys()
     return {
         "format": MANIFEST_FORMAT,
+        "id": uuid.uuid4().hex,
         "created": time.time(),
         **describe_machine(),
         "seed": config.run.seed,
@@ -468,6 +446,15 @@ def build_manifest(config: Config, recipe: Path, files: RecipeFiles, copies: Map
         **copies,
         "sha256": {**copied, **linked, **{path: sha256(Path(path)) for path in sorted(unread)}},
     }
+
+
+def _upgrade(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest of an earlier format in the present one."""
+    if manifest.get("format") == 1:
+        # Format 1 listed only the files of the training. They are next to run.toml.
+        files = manifest.get("contents", {}).get("files", {})
+        return {**manifest, "format": MANIFEST_FORMAT, "files": files}
+    return manifest
 
 
 def describe_machine() -> dict[str, Json]:

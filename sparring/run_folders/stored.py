@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from sparring.errors import DataError
+from sparring.run_folders.formats import require_format
 from sparring.types import Json, Outcome, Reward, Sampling, StopReason, Task, Trajectory, Turn, Usage
+
+TRAJECTORY_FORMAT = 1
 
 
 def read_trajectories(path: Path) -> list[Trajectory]:
@@ -140,6 +143,7 @@ def _transitions(file: Path) -> dict[str, list[Mapping[str, Json]]]:
 
 def parse_trajectory(row: Mapping[str, Any], transitions: Iterable[Mapping[str, Json]], where: str) -> Trajectory:
     """Build a trajectory from its stored row and its environment log. Raises DataError, which contains `where`."""
+    require_format(where, row.get("format", TRAJECTORY_FORMAT), TRAJECTORY_FORMAT, otherwise="restore the file")
     try:
         task, reward = row["task"], row["reward"]
         return Trajectory(

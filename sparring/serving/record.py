@@ -17,19 +17,21 @@ from sparring.chat.messages import canonical_json
 from sparring.engines.openai import UNSET, OpenAIEngine
 from sparring.errors import DataError
 from sparring.gateway.app import create_app
+from sparring.gateway.endpoints import check_server_key
 from sparring.gateway.episode import OpenEpisode
 from sparring.gateway.overload import MAX_IN_FLIGHT, InFlight
 from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError, Asked
-from sparring.gateway.server import Listener
 from sparring.ledger import Ledger, RolloutState
 from sparring.protocols import MessageEngine
 from sparring.run_folders.encode import encode_line
 from sparring.runtime import interrupts
+from sparring.serving.access import Access
 from sparring.sessions import EpisodeIdentity, MessageSession
 from sparring.sessions.matching import canonical_history
 from sparring.tracking.local import trajectory_json
 from sparring.types import Message, Outcome, StopReason, Task, Trajectory, Turn
+from sparring.web.listener import Listener
 
 _LONGEST_NAME = 200
 
@@ -77,18 +79,26 @@ class Recording:
     """
 
     takes_seed = True
+    is_key_in_path = False
     ledger: Ledger
 
     def __init__(
-        self, path: Path, engine: MessageEngine, *, model: str, on_turn: Callable[[int, int], None] | None = None
+        self,
+        path: Path,
+        engine: MessageEngine,
+        *,
+        model: str,
+        api_key: str | None = None,
+        on_turn: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Prepare a recording. Nothing is written before `open`.
+        """Prepare a recording. Nothing is written before `open`. Clients must send `api_key`, if it is given.
 
         `on_turn(turns, episodes)` is called with the counts after each turn. Raises DataError if `path` is not empty.
         """
         self._path = path
         self._engine = engine
         self._model = model
+        self._api_key = api_key
         self._on_turn = on_turn
         self._episodes: list[_Episode] = []
         """The episodes with turns, by number."""
@@ -125,7 +135,7 @@ class Recording:
         return len(self._episodes)
 
     def check(self, api_key: str) -> None:
-        """Accept any key, and also requests without a key."""
+        check_server_key(api_key, self._api_key)
 
     def admitted(self, api_key: str) -> InFlight:
         """Return a context for a request in progress. Raises ApiError 429 if too many requests are in progress."""
@@ -229,9 +239,8 @@ def record(
     model: str,
     path: Path,
     *,
-    api_key: str | None = None,
-    host: str = "127.0.0.1",
-    port: int = 0,
+    access: Access,
+    upstream_key: str | None = None,
     on_ready: Callable[[str], None] | None = None,
     on_turn: Callable[[int, int], None] | None = None,
 ) -> None:
@@ -242,10 +251,12 @@ def record(
     """
 
     async def run() -> None:
-        engine = OpenAIEngine(upstream, model, api_key=api_key)
+        engine = OpenAIEngine(upstream, model, api_key=upstream_key)
         try:
-            recording = Recording(path, engine, model=model, on_turn=on_turn)
-            listener = Listener(create_app(recording), host, port)
+            recording = Recording(path, engine, model=model, api_key=access.api_key, on_turn=on_turn)
+            listener = Listener(
+                create_app(recording), access.host, access.port, tls=access.tls, allowed_hosts=access.allowed_hosts
+            )
             # If the address is in use, no folder is left behind.
             await listener.start()
             try:

@@ -28,6 +28,7 @@ from sparring.models.pretrained import load_pretrained
 from sparring.protocols import Chat, Engine
 from sparring.run_folders import RunFolder
 from sparring.runtime import interrupts
+from sparring.serving.access import Access
 from sparring.serving.run_versions import Probe, RunVersions
 from sparring.training import checkpoints
 from sparring.training.learner import TorchLearner
@@ -83,9 +84,7 @@ def load_served(model: str) -> tuple[Policy, str, str]:
 def serve(
     model: str,
     *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    api_key: str | None = None,
+    access: Access,
     admin_key: str | None = None,
     canary: Mapping[str, float] | None = None,
     vllm: VLLMServers | None = None,
@@ -107,7 +106,16 @@ def serve(
     torch.set_num_threads(os.cpu_count() or 1)
     served = _load(model) if vllm is None else _load_on_vllm(model, vllm)
     sampling = _sampling(model, max_tokens, temperature)
-    open_server = partial(ModelServer, chat=served.chat, sampling=sampling, api_key=api_key, host=host, port=port)
+    open_server = partial(
+        ModelServer,
+        chat=served.chat,
+        sampling=sampling,
+        api_key=access.api_key,
+        host=access.host,
+        port=access.port,
+        allowed_hosts=access.allowed_hosts,
+        tls=access.tls,
+    )
     interrupts.run(_serve(served, canary or {}, admin_key, open_server, on_ready))
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack, final
 
 from sparring.chat.messages import canonical_json
@@ -18,6 +19,7 @@ from sparring.errors import (
 )
 from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
 from sparring.runtime.clock import SYSTEM_CLOCK, Clock
+from sparring.runtime.threads import process_long_text
 from sparring.sessions.branching import BranchReason
 from sparring.sessions.budget import TurnBudget
 from sparring.sessions.identity import UNLIMITED, EpisodeIdentity, EpisodeLimits
@@ -27,6 +29,7 @@ from sparring.sessions.matching import (
     message_digests,
     request_digest,
 )
+from sparring.sessions.oversize import LONG_CHARACTERS, count_characters, is_oversize
 from sparring.sessions.receipts import TurnLog
 from sparring.sessions.refusals import Refusals
 from sparring.sessions.seeds import turn_seed
@@ -270,7 +273,7 @@ class Session:
             known, tools_wanted = self._num_known(messages), canonical_json(list(tools))
             wanted = (*self._canonical[:known], *map(canonical_message, messages[known:]))
             digests = message_digests(messages, self._digests[:known])
-            start = self._start(messages, tools, wanted, tools_wanted)
+            start = await self._start(messages, tools, wanted, tools_wanted)
             answered = self._history.answered
             oldest_allowed = answered[-1].turn.versions[-1][0] if answered else 0
             request = self._request(start, sampling, num_reserved, tuple(stop_texts), constraint, request_index)
@@ -329,22 +332,45 @@ class Session:
             known += 1
         return known
 
-    def _start(
+    async def _start(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], wanted: CanonicalHistory, tools_wanted: str
     ) -> _Start:
         """Return the prompt: spliced onto the longest earlier turn that the messages continue, or rendered as a new branch."""
         alike = self._history.continued_by(wanted, tools_wanted)
         if not alike:
-            return _Start(self._chat.render(messages, tools), None, self._history.branch_reason(wanted, tools_wanted))
+            reason = self._history.branch_reason(wanted, tools_wanted)
+            return _Start(await self._render(messages, tools, tools_wanted), None, reason)
         parent = alike[-1] if len(alike) == 1 else self._answer_seen(alike, messages)
         turn = parent.turn
         already_played = turn.prompt_ids + turn.token_ids
         stopped = turn.token_ids[-1] in self._chat.stop_ids
+        new = messages[len(parent.history) :]
         try:
-            new = self._chat.extend(already_played, messages[len(parent.history) :], tools, stopped=stopped)
+            extend = partial(self._chat.extend, already_played, new, tools, stopped=stopped)
+            following = await self._tokenize(extend, new, "")
         except SpliceRefused as refusal:
-            return _Start(self._chat.render(messages, tools), None, BranchReason.SPLICE_REFUSED.of(str(refusal)))
-        return _Start(already_played + tuple(new), turn.id, None)
+            reason = BranchReason.SPLICE_REFUSED.of(str(refusal))
+            return _Start(await self._render(messages, tools, tools_wanted), None, reason)
+        return _Start(already_played + tuple(following), turn.id, None)
+
+    async def _render(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema], tools_wanted: str
+    ) -> tuple[int, ...]:
+        return tuple(await self._tokenize(partial(self._chat.render, messages, tools), messages, tools_wanted))
+
+    async def _tokenize(
+        self, tokenize: Callable[[], Sequence[int]], messages: Sequence[Message], tools: str
+    ) -> Sequence[int]:
+        """Return the ids of these messages, with `tokenize`. Long ones are tokenized in another thread, so that other
+        sessions do not wait. Raises ContextOverflow if they cannot fit."""
+        if count_characters(messages) + len(tools) < LONG_CHARACTERS:
+            return tokenize()
+        if await process_long_text(is_oversize, self._chat, messages, tools, self._max_context_tokens):
+            raise ContextOverflow(
+                f"Session {self._label}: the prompt has more tokens than the context of {self._max_context_tokens}; shorten "
+                "the episode or the tool results."
+            )
+        return await process_long_text(tokenize)
 
     def _answer_seen(self, alike: Sequence[AnsweredRequest], messages: Sequence[Message]) -> AnsweredRequest:
         """Return the one of several equal answers that the client saw. The first criterion is how much of the answer

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparring.chat.messages import call_name_and_arguments, canonical_json
+from sparring.chat.messages import MAX_DEPTH, call_name_and_arguments, canonical_json, depth, read_json
 from sparring.errors import DataError
 from sparring.types import Json, Message, ToolSchema
 
@@ -131,6 +131,17 @@ def require_usable(messages: Sequence[Message]) -> None:
         raise LeftOut("its last answer is blank")
 
 
+def require_strict(value: Json, where: str) -> None:
+    """Raise DataError, which contains `where`, for a value that JSON files cannot hold: NaN, half a character, or nesting
+    of more than MAX_DEPTH levels."""
+    if depth(value) > MAX_DEPTH:
+        raise DataError(f"{where}: it is nested deeper than {MAX_DEPTH} levels; correct it, or remove it.")
+    try:
+        read_json(json.dumps(value))
+    except ValueError as error:
+        raise DataError(f"{where}: it is not strict JSON ({error}); correct it, or remove it.") from error
+
+
 def read_tools(raw: Any, where: str) -> tuple[ToolSchema, ...]:
     """Return logged tools in the OpenAI shape. Raises DataError, which contains `where`, for anything else."""
     if raw is None:
@@ -145,8 +156,9 @@ def read_tools(raw: Any, where: str) -> tuple[ToolSchema, ...]:
                 f"{where}: {_short(one)} is not a tool; give {{'type': 'function', 'function': {{'name': ...}}}}."
             )
         parameters = function.get("parameters") or function.get("input_schema") or {"type": "object", "properties": {}}
-        if isinstance(parameters, Mapping):
-            parameters = {"type": "object", **parameters}
+        if not isinstance(parameters, Mapping):
+            raise DataError(f"{where}: the parameters of a tool are {_short(parameters)}; give a JSON schema.")
+        parameters = {"type": "object", **parameters}
         description = str(function.get("description") or "")
         tools.append(
             {
@@ -188,7 +200,7 @@ def _calls(message: Mapping[str, Any], turn: int, where: str) -> Iterator[tuple[
         raise DataError(f"{where}: tool_calls = {_short(raw)} is not a list of calls; give OpenAI's format.")
     for index, call in enumerate(raw):
         name, arguments = call_name_and_arguments(call)
-        if not name:
+        if not name or not isinstance(call["function"]["name"], str):
             raise DataError(
                 f"{where}: the call {_short(call)} names no function; give {{'function': {{'name': ...}}}}."
             )

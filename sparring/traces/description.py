@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from sparring.traces.writing import Written
 
+MOST_UNREAD = 5
+"""The number of unreadable rows that are printed."""
 LONGEST_REPEATED = 8
 """The words up to which `reward.py` and `scorer.py` of the template require the same text."""
 
@@ -15,6 +17,11 @@ def describe(made: Written) -> Iterator[str]:
     rows = ", ".join(f"{count} {name}" for name, count in made.traces.formats.items())
     num = len(made.traces.conversations) + sum(made.traces.left_out.values())
     yield f"read {num} conversations ({rows})"
+    if unread := made.traces.unread:
+        yield f"warning: {len(unread)} rows cannot be read and are left out"
+        yield from (f"  {reason}" for reason in unread[:MOST_UNREAD])
+        if len(unread) > MOST_UNREAD:
+            yield f"  and {len(unread) - MOST_UNREAD} more; traces.json lists them"
     for reason, count in made.left_out.items():
         yield f"left out {count}: {reason}"
     yield from _tasks(made)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,6 +19,7 @@ from sparring.traces.conversation import (
     prefix_digests,
     read_messages,
     read_tools,
+    require_strict,
     require_usable,
 )
 from sparring.traces.marks import Marking
@@ -35,6 +38,8 @@ class Traces:
     """The number of conversations that cannot be used, by reason."""
     formats: Mapping[str, int]
     """The number of rows, by format."""
+    unread: tuple[str, ...] = ()
+    """For each row that cannot be read, where it is and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +55,33 @@ class _Fragment:
 
 
 def read_traces(path: Path, marking: Marking | None = None) -> Traces:
-    """Read a file, a folder of files, or a recording.
+    """Read a file, a folder of files, or a recording. Rows that cannot be read are left out and listed in `unread`.
 
-    Raises DataError, which identifies the file and the row, if a row is not JSON or has none of the formats.
+    Raises DataError if there are no rows, or if none of them can be read.
     """
     marking, formats = marking or Marking(), Counter[str]()
-    rows = [(where, row) for file in _list_files(path) for where, row in _rows(file)]
-    if not rows:
+    unread: list[str] = []
+    rows = [(where, row) for file in _list_files(path) for where, row in _rows(file, unread)]
+    if not rows and not unread:
         raise DataError(f"{path} contains no rows; give {FORMATS}.")
-    fragments = list(_fragments(rows, marking, formats))
     left_out = Counter[str]()
-    conversations = _joined(fragments, left_out)
-    return Traces(conversations=tuple(conversations), left_out=dict(left_out), formats=dict(formats))
+    conversations = _joined(_fragments(rows, marking, formats, unread), left_out, unread)
+    if unread and not conversations and not left_out:
+        raise DataError(f"no row of {path} can be read ({len(unread)} rows). The first: {unread[0]}")
+    return Traces(
+        conversations=tuple(conversations), left_out=dict(left_out), formats=dict(formats), unread=tuple(unread)
+    )
+
+
+@contextmanager
+def _listing(unread: list[str], where: str) -> Iterator[None]:
+    """Add to `unread` why the block cannot read a row. Foreign rows can fail in ways that no check foresees."""
+    try:
+        yield
+    except DataError as error:
+        unread.append(str(error))
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        unread.append(f"{where}: cannot be read ({error!r:.200}).")
 
 
 def _list_files(path: Path) -> list[Path]:
@@ -79,43 +99,57 @@ def _list_files(path: Path) -> list[Path]:
     return files
 
 
-def _rows(file: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the location and the value of each row: a line, or an item of a JSON array. Raises DataError."""
+def _rows(file: Path, unread: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the location and the value of each row: a line, or an item of a JSON array. Raises DataError for a file that
+    cannot be opened."""
     try:
-        text = file.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file} cannot be read: {error}; give a UTF-8 file.") from error
+        content = file.read_bytes().removeprefix(codecs.BOM_UTF8)
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error}; give a file that you may read.") from error
     if file.suffix.lower() == ".json":
-        try:
-            value = read_json(text)
-        except ValueError as error:
-            raise DataError(f"{file} is not JSON ({error}); name a file with one row per line .jsonl.") from error
-        items = value if isinstance(value, list) and not _is_messages(value) else [value]
-        yield from ((f"{file}, row {number}", item) for number, item in enumerate(items, start=1))
+        yield from _items(file, content, unread)
         return
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(content.split(b"\n"), start=1):
         if line.strip():
             try:
-                yield f"{file}, line {number}", read_json(line)
+                row = read_json(line)
             except ValueError as error:
-                raise DataError(
-                    f"{file}, line {number}: not JSON ({error}); correct the line, or remove it."
-                ) from error
+                unread.append(f"{file}, line {number}: not JSON ({error}); correct the line, or remove it.")
+            else:
+                yield f"{file}, line {number}", row
 
 
-def _fragments(rows: Sequence[tuple[str, Any]], marking: Marking, formats: Counter[str]) -> Iterator[_Fragment]:
-    """Yield the fragments of all rows, the spans of a trace together."""
+def _items(file: Path, content: bytes, unread: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the location and the value of each item of a file that is one JSON value."""
+    try:
+        try:
+            value = read_json(content)
+        except ValueError:
+            value = json.loads(content)  # not strict, so that one item does not spoil the others
+    except (ValueError, RecursionError) as error:
+        unread.append(f"{file}: not JSON ({error}); correct it, or name a file with one row per line .jsonl.")
+        return
+    items = value if isinstance(value, list) and not _is_messages(value) else [value]
+    yield from ((f"{file}, row {number}", item) for number, item in enumerate(items, start=1))
+
+
+def _fragments(
+    rows: Sequence[tuple[str, Any]], marking: Marking, formats: Counter[str], unread: list[str]
+) -> list[_Fragment]:
+    """Return the fragments of all rows, the spans of a trace together."""
     spans: list[Span] = []
+    found: list[_Fragment] = []
     for where, row in rows:
-        if isinstance(row, Mapping) and (is_trace_export(row) or is_otel(row)):
-            formats["MLflow trace" if is_trace_export(row) else "OpenTelemetry"] += 1
-            spans += list_spans(row, where, marking)
-            continue
-        name, fragment = _fragment(row, where, marking)
-        formats[name] += 1
-        yield fragment
+        with _listing(unread, where):
+            if isinstance(row, Mapping) and (is_trace_export(row) or is_otel(row)):
+                spans += list_spans(row, where, marking)
+                formats["MLflow trace" if is_trace_export(row) else "OpenTelemetry"] += 1
+                continue
+            name, fragment = _fragment(row, where, marking)
+            formats[name] += 1
+            found.append(fragment)
     for one in spans_to_rows(spans):
-        yield _Fragment(
+        fragment = _Fragment(
             where=one.where,
             messages=chat_messages(one),
             tools=one.tools,
@@ -123,6 +157,8 @@ def _fragments(rows: Sequence[tuple[str, Any]], marking: Marking, formats: Count
             id=one.group,
             group=one.group,
         )
+        found.append(fragment)
+    return found
 
 
 def _fragment(row: Any, where: str, marking: Marking) -> tuple[str, _Fragment]:
@@ -160,23 +196,20 @@ def _pair(request: Row, response: Any, where: str, mark: bool | None, id: str | 
     return _Fragment(where=where, messages=messages, tools=request.get("tools"), is_good=mark, id=id, group="")
 
 
-def _joined(fragments: Iterable[_Fragment], left_out: Counter[str]) -> list[Conversation]:
+def _joined(fragments: Iterable[_Fragment], left_out: Counter[str], unread: list[str]) -> list[Conversation]:
     """Return the conversations. A fragment that a later one of its group continues is a part of that one. Counts those
-    that cannot be used in `left_out`."""
+    that cannot be used in `left_out`, and lists those that cannot be read in `unread`."""
     found: list[Conversation | None] = []
     ends: dict[tuple[str, bytes], int] = {}
     for fragment in fragments:
-        tools = read_tools(fragment.tools, fragment.where)
-        try:
-            messages = read_messages(fragment.messages, fragment.where)
-        except LeftOut as reason:
-            left_out[str(reason)] += 1
-            continue
-        one = Conversation(
-            where=fragment.where, messages=messages, tools=tools, is_good=fragment.is_good, id=fragment.id
-        )
-        if fragment.group is None or not _replace_earlier(one, fragment.group, found, ends):
-            found.append(one)
+        with _listing(unread, fragment.where):
+            try:
+                one = _conversation(fragment)
+            except LeftOut as reason:
+                left_out[str(reason)] += 1
+                continue
+            if fragment.group is None or not _replace_earlier(one, fragment.group, found, ends):
+                found.append(one)
     usable = []
     for one in found:
         try:
@@ -186,6 +219,15 @@ def _joined(fragments: Iterable[_Fragment], left_out: Counter[str]) -> list[Conv
         except LeftOut as reason:
             left_out[str(reason)] += 1
     return usable
+
+
+def _conversation(fragment: _Fragment) -> Conversation:
+    """Return what a fragment has of a conversation. Raises DataError if it cannot be read, and LeftOut if it cannot be
+    used."""
+    tools = read_tools(fragment.tools, fragment.where)
+    messages = read_messages(fragment.messages, fragment.where)
+    require_strict([*messages, *tools], fragment.where)
+    return Conversation(where=fragment.where, messages=messages, tools=tools, is_good=fragment.is_good, id=fragment.id)
 
 
 def _replace_earlier(
@@ -219,7 +261,7 @@ def _decoded(value: Any) -> Any:
     """Return a value that some loggers store as JSON text."""
     if isinstance(value, str) and value[:1] in "{[":
         try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
+            return read_json(value)
+        except ValueError:
             return value
     return value

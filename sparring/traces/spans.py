@@ -9,12 +9,12 @@ tools in `gen_ai.tool.definitions`, as attributes of the span or of one of its e
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from sparring.chat.messages import read_json
 from sparring.errors import DataError
 from sparring.traces.marks import Marking
 from sparring.types import Json
@@ -68,7 +68,7 @@ def list_spans(row: Mapping[str, Any], where: str, marking: Marking) -> list[Spa
                 start=1,
             )
         ]
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{where}: the spans cannot be read ({error!r}); give MLflow's or OpenTelemetry's own JSON export."
         ) from error
@@ -223,7 +223,7 @@ def _decoded(value: Any) -> Any:
     """Return the value of a JSON text, and any other value unchanged. MLflow stores each attribute as such a text."""
     if isinstance(value, str) and value[:1] in '{["':
         try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
+            return read_json(value)
+        except ValueError:
             return value
     return value

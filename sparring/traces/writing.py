@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+from sparring.chat.messages import canonical_json
 from sparring.errors import DataError, ServiceError, UsageError
 from sparring.models.starters import Starter
 from sparring.runtime.plugins import load_object
@@ -62,6 +63,7 @@ class Written:
             "rows": dict(self.traces.formats),
             "conversations": len(self.traces.conversations) + sum(self.traces.left_out.values()),
             "left_out": self.left_out,
+            "unread": list(self.traces.unread),
             "has_marks": self.selection.has_marks,
             "tasks": {name: len(members) for name, members in self.selection.splits.items()},
             "shared_entities": sorted(self.selection.shared_entities)[:100],
@@ -85,8 +87,8 @@ def write_recipe(traces: Traces, folder: Path, decisions: Decisions) -> Written:
     Raises DataError if the log has no usable conversation, ServiceError without the library for tool schemas, and
     UsageError if a name of a tool is unknown or the folder cannot be written.
     """
+    traces = _with_usable_schemas(traces)
     tools = find_tools(traces.conversations, writing=decisions.writing, reading=decisions.reading)
-    _check_schemas(tools)
     for name in (*decisions.writing, *decisions.reading):
         if name not in tools:
             raise UsageError(f"no tool of the log is named {name!r}; its tools are {', '.join(tools) or 'none'}.")
@@ -94,6 +96,9 @@ def write_recipe(traces: Traces, folder: Path, decisions: Decisions) -> Written:
     if not selection.splits["train"]:
         reasons = "".join(
             f"\n  {count}: {reason}" for reason, count in {**traces.left_out, **selection.left_out}.items()
+        )
+        reasons += (
+            f"\n  {len(traces.unread)} rows cannot be read; the first: {traces.unread[0]}" if traces.unread else ""
         )
         raise DataError(f"the log has no conversation to make a training task from.{reasons or ' It is empty.'}")
     used = [one for task in selection.tasks for one in (*task.good, *task.unmarked)]
@@ -187,8 +192,9 @@ def _decision(tool: LoggedTool) -> dict[str, Json]:
     return {"writes": tool.writes, "why": tool.why, "inferred": tool.is_inferred}
 
 
-def _check_schemas(tools: Mapping[str, LoggedTool]) -> None:
-    """Raise DataError for a logged tool whose schema cannot be used, and ServiceError without the library for schemas."""
+def _with_usable_schemas(traces: Traces) -> Traces:
+    """Return the traces without the conversations that list a tool whose schema cannot be used. Raises ServiceError
+    without the library for schemas."""
     try:
         from sparring.environments.schema_tools import SchemaTool
     except ImportError as error:
@@ -196,11 +202,23 @@ def _check_schemas(tools: Mapping[str, LoggedTool]) -> None:
             "a recipe from traces uses the tools' JSON schemas, for which jsonschema is missing; install it with "
             "`pip install 'sparring[schemas]'`."
         ) from error
-    for name, tool in tools.items():
-        try:
-            SchemaTool(name, "", tool.schema["function"]["parameters"])
-        except UsageError as error:
-            raise DataError(str(error)) from error
+    problems: dict[str, str | None] = {}
+    kept, unread = [], list(traces.unread)
+    for one in traces.conversations:
+        for function in (tool["function"] for tool in one.tools):
+            key = canonical_json(function)
+            if key not in problems:
+                try:
+                    SchemaTool(function["name"], "", function["parameters"])
+                    problems[key] = None
+                except (UsageError, RecursionError) as error:
+                    problems[key] = str(error)
+            if problems[key] is not None:
+                unread.append(f"{one.where}: {problems[key]}")
+                break
+        else:
+            kept.append(one)
+    return replace(traces, conversations=tuple(kept), unread=tuple(unread))
 
 
 def _template(name: str) -> str:

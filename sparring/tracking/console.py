@@ -269,7 +269,9 @@ class Console:
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Print a result on standard output."""
-        table = Table(title=escape(title), title_justify="left")
+        # A title is folded at the width of its table, also within a word.
+        in_table = escape(title) if self._results.is_terminal else None
+        table = Table(title=in_table, title_justify="left")
         shown = [[f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
         texts = [[column, *cells] for column, *cells in zip(columns, *shown, strict=True)]
         widths = self._find_widths(texts)
@@ -279,6 +281,8 @@ class Console:
             table.add_column(escape(column), justify=justify, overflow="fold", width=widths[index])
         for row in shown:
             table.add_row(*map(escape, row))
+        if in_table is None:
+            self._results.print(title, markup=False, soft_wrap=True)
         self._results.print(table)
 
     def _find_widths(self, columns: Sequence[Sequence[str]]) -> Sequence[int | None]:

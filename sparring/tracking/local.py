@@ -20,6 +20,7 @@ from typing import Any, final
 
 from sparring.run_folders.digests import DigestWriter
 from sparring.run_folders.encode import encode, encode_line
+from sparring.run_folders.stored import TRAJECTORY_FORMAT
 from sparring.runtime.redaction import mask_secrets
 from sparring.tracking.worker import TrackingThread
 from sparring.types import Json, Reward, Task, Trajectory, TrajectoryGroup, Turn
@@ -97,7 +98,7 @@ def trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
     """Return the form in which an episode is stored: its messages, sampled tokens, reward and score. Includes the
     task's fields."""
     return {
-        "format": 1,
+        "format": TRAJECTORY_FORMAT,
         "id": trajectory.id,
         "task": task_json(trajectory.task),
         "attempt": trajectory.attempt,

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sparring.errors import DataError
+from sparring.run_folders.formats import require_format
 from sparring.runtime.faults import fault_point
 from sparring.runtime.logs import get_logger
 
@@ -185,10 +186,7 @@ def verify(checkpoint: Path) -> None:
         raise DataError(
             f"{checkpoint} has no readable manifest.json ({error!r}), so it is not a complete checkpoint; use another one."
         ) from error
-    if known != FORMAT:
-        raise DataError(
-            f"{checkpoint} has format {known!r}, but this version reads format {FORMAT}; use the version that wrote it."
-        )
+    require_format(checkpoint, known, FORMAT, otherwise="use another checkpoint")
     if "state.json" not in files:
         raise DataError(
             f"{checkpoint}/manifest.json does not list state.json: the manifest was changed; use another checkpoint."

@@ -38,7 +38,7 @@ def follow(run: RunFolder, console: Console, timeout: float | None) -> TrainResu
             console.metrics(row["step"], row["metrics"])
         now = time.monotonic()
         if status.get("status") in ENDED or now - alive > RESTART_SECONDS:
-            return _result(run, status)
+            return read_result(run)
         if run.has_process():
             alive = now
         if timeout is not None and now - start > timeout:
@@ -96,7 +96,9 @@ def _refuse_idle(run: RunFolder) -> None:
         )
 
 
-def _result(run: RunFolder, status: Mapping[str, Any]) -> TrainResult:
+def read_result(run: RunFolder) -> TrainResult:
+    """Return the result of a run as its files record it."""
+    status = run.status()
     numbers = run.path / "metrics.jsonl"
     return TrainResult(
         run=run.path,

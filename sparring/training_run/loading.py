@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar, final
 
-from sparring.assembly import RolloutParts, close, pin_checkpoints
+from sparring.assembly import RolloutParts, close, pin_checkpoints, pin_data
 from sparring.assembly.run import Announce
 from sparring.config import Config
+from sparring.errors import DataError, UsageError
 from sparring.ledger import Ledger
 from sparring.run_folders import RunFolder
+from sparring.run_folders.lineage import record_weights
+from sparring.run_folders.presence import explaining_loss
 from sparring.run_folders.recipe_files import find_code_folder
 from sparring.run_folders.run_folder import ENGINE, VOCABULARY
 from sparring.runtime import event_loop
@@ -72,14 +76,24 @@ class RunLoader(Generic[Parts_co]):
     async def load(self) -> LoadedRun[Parts_co]:
         """Return the run's objects. The first call loads them.
 
-        Raises the errors of loading, and DataError for a folder without a manifest.
+        Raises the errors of loading, and DataError for a folder without a manifest. If the recipe or its data is wrong, a
+        folder that this call created is deleted.
         """
         if self._loaded is None:
-            if self.folder is None:
+            is_new = self.folder is None
+            if is_new:
                 self.config = await asyncio.to_thread(pin_checkpoints, self.config)
-            folder = self.open_folder()
+            folder = await asyncio.to_thread(self.open_folder)
             folder.require_manifest()
-            parts = await self._load_parts(folder)
+            try:
+                with explaining_loss(folder):
+                    parts = await self._load_parts(folder)
+            except (UsageError, DataError):
+                if is_new:
+                    # Nothing is in the folder that anybody needs, and its name is free again.
+                    await asyncio.to_thread(shutil.rmtree, folder.path)
+                    self.folder = None
+                raise
             self._loaded = LoadedRun(folder=folder, path=self._path, recipe=self.recipe, parts=parts)
             finalizer = weakref.finalize(self, _close_later, parts)
             finalizer.atexit = False
@@ -87,11 +101,17 @@ class RunLoader(Generic[Parts_co]):
         return self._loaded
 
     def open_folder(self) -> RunFolder:
-        """Return the run's folder, and create it if it does not exist. Raises DataError if it cannot be created."""
+        """Return the run's folder, and create it if it does not exist. Raises DataError if it cannot be created, and the
+        errors of `pin_data`."""
         if self.folder is None:
+            self.config, commits = pin_data(self.config)
+            for address, commit in commits.items():
+                self._console.announced(f"{address} is read at commit {commit}")
             folder = RunFolder.create(self.config, self.recipe, name=self.name)
+            if commits:
+                folder.record_revisions(commits)
             if self.model_weights is not None:
-                folder.record_weights(self.model_weights, hash_checkpoint(self.model_weights))
+                record_weights(folder, self.model_weights, hash_checkpoint(self.model_weights))
             return self.use_folder(folder)
         return self.folder
 

@@ -30,6 +30,7 @@ from sparring.workers.shipping import (
     check_listing,
     count_bytes,
     differing_files,
+    note_use,
     store,
 )
 from sparring.workers.wire import frame, prefix_length, receive_content, receive_object
@@ -195,7 +196,10 @@ class Connector:
         if own is not None and not differing_files(listing, own):
             return own.absolute(), True
         folder = cached_folder(listing)
-        return folder, not differing_files(listing, folder)
+        has_files = not differing_files(listing, folder)
+        if has_files:
+            note_use(folder)
+        return folder, has_files
 
     def _show_folder(self, folder: Path, num_sent: int, left_out: tuple[str, ...]) -> None:
         if folder == self._shown_folder:

@@ -9,7 +9,9 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeAlias, final
 
@@ -18,6 +20,11 @@ from sparring.run_folders.recipe_files import RecipeFiles, sha256
 
 MOST_BYTES: Final = 256 * 2**20
 """The largest size of all files together that is sent to a worker."""
+
+KEPT_FOLDERS: Final = 20
+"""The number of folders of the cache that are kept: those that were used last."""
+KEPT_SECONDS: Final = 24 * 3600.0
+"""Folders that were used in this time are kept, because another command may use them."""
 
 Listing: TypeAlias = Mapping[str, Mapping[str, Any]]
 """The `bytes` and the `sha256` of each file, and whether it is `executable`, by its path in the recipe's folder."""
@@ -85,6 +92,22 @@ def cached_folder(listing: Listing) -> Path:
     return cache / "sparring" / "recipes" / digest
 
 
+def note_use(folder: Path) -> None:
+    """Record that a folder of the cache is used now, so that it is kept."""
+    with suppress(OSError):
+        os.utime(folder)
+
+
+def _delete_unused(cache: Path) -> None:
+    """Delete the folders that are neither among the KEPT_FOLDERS that were used last, nor used in KEPT_SECONDS. This
+    includes what a command that was killed has left."""
+    with suppress(OSError):
+        used = sorted(((one.stat().st_mtime, one) for one in cache.iterdir() if one.is_dir()), reverse=True)
+        for when, folder in used[KEPT_FOLDERS:]:
+            if when < time.time() - KEPT_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
 def check_listing(listing: Listing) -> None:
     """Raise DataError for a path that leads out of a folder."""
     for name in listing:
@@ -110,6 +133,8 @@ def store(listing: Listing, contents: Mapping[str, bytes]) -> Path:
             f"the recipe's files cannot be stored in {folder.parent}: {error}. Free space, or set XDG_CACHE_HOME to a folder "
             "that this user may write."
         ) from error
+    note_use(folder)
+    _delete_unused(folder.parent)
     return folder
 
 

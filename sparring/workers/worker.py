@@ -30,6 +30,10 @@ WROTE_INTO_PIPE = (
 )
 
 
+_NUMBERS = itertools.count(1)
+"""Numbers of worker processes, because a process that replaces another one may have its name."""
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """How a worker ended."""
@@ -90,7 +94,7 @@ class Worker:
     """The trainer's side of one worker process. It belongs to the event loop of its pool."""
 
     def __init__(self, link: Link, *, beat_seconds: float, silence_seconds: float) -> None:
-        self._link = link
+        self._link, self._number = link, next(_NUMBERS)
         self.num_places = 0
         self.is_over = False
         self._end = End("")
@@ -176,6 +180,7 @@ class Worker:
         return WorkerLost(
             f"{request.what} got no answer: {self._link.name} {self._end.how}. Its episodes are run again. {advice}",
             was_running=was_running and self._end.is_of_code,
+            death=f"{self._link.name} {self._end.how} ({self._number})",
         )
 
     async def _read(self, reader: asyncio.StreamReader) -> None:

@@ -78,6 +78,60 @@ def test_the_clean_agent_is_not_accused() -> None:
     assert [one for verdict in verdicts for one in verdict["findings"]] == []
 
 
+def test_an_agent_whose_episodes_all_fail_leaves_the_other_rules_undecided(tmp_path: Path) -> None:
+    folder = shutil.copytree(DESK, tmp_path / "desk", ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "agent.py").open("a") as file:
+        file.write("\n\nasync def play(task, session):\n    raise KeyError('no database')\n")
+    report = check_recipe(folder, Options(families=("agent",)))
+    states = {one.name: one.state for one in report.checked}
+    assert [name for name, state in states.items() if state == "decided"] == ["agent.runs"], states
+    reason = "the agent failed in all of its episodes: play raised KeyError('no database')"
+    assert report.decided == f"1 of {len(RULES)} checks decided; {len(RULES) - 1} undecided because {reason}"
+    assert [one.rule for one in report.findings] == ["agent.runs", "agent.same_twice"]
+
+
+def test_an_agent_that_fails_at_its_end_is_still_checked_by_its_requests(tmp_path: Path) -> None:
+    folder = shutil.copytree(DESK, tmp_path / "desk", ignore=shutil.ignore_patterns("__pycache__"))
+    source = (folder / "agent.py").read_text("utf-8")
+    given = "AgentReport(reward=grade(task, messages), final_state=desk.state(), transitions=log)"
+    assert source.count(given) == 1
+    (folder / "agent.py").write_text(source.replace(given, "'no number'"), "utf-8")
+    report = check_recipe(folder, Options(families=("agent",)))
+    states = {one.name: one.state for one in report.checked}
+    decided = {"agent.tools", "agent.history", "agent.secrets", "agent.context", "agent.side_effects"}
+    assert {states[name] for name in decided} == {"decided"}
+    assert {states[name] for name in ("agent.same_twice", "agent.reward_varies", "agent.ends")} == {"undecided"}
+
+
+def test_demonstrations_of_the_warm_start_reach_what_the_other_policies_do_not(tmp_path: Path) -> None:
+    folder = shutil.copytree(DESK, tmp_path / "desk", ignore=shutil.ignore_patterns("__pycache__"))
+    source = (folder / "agent.py").read_text("utf-8")
+    given = "AgentReport(reward=grade(task, messages), final_state=desk.state(), transitions=log)"
+    assert source.count(given) == 1
+    # No prompt and no result contains the name. The scorer accepts nothing that lends a book.
+    lent = given.replace("grade(task, messages)", "float(desk.state() == {'Emma': 'Zoe Quill'})")
+    (folder / "agent.py").write_text(source.replace(given, lent), "utf-8")
+    rules = ("agent.reward_varies", "agent.agreement")
+    before = run_rules([{"folder": str(folder), "rule": rule, "options": {}} for rule in rules])
+    assert [[one["severity"] for one in verdict["findings"]] for verdict in before] == [["note"], []], before
+
+    call = {"function": {"name": "borrow", "arguments": {"title": "Emma", "person": "Zoe Quill"}}}
+    messages = [
+        {"role": "user", "content": "Where is Emma?"},
+        {"role": "assistant", "tool_calls": [{"id": "x", **call}]},
+        {"role": "tool", "tool_call_id": "x", "content": "lent"},
+        {"role": "assistant", "content": "It is lent."},
+    ]
+    (folder / "demonstrations.jsonl").write_text(json.dumps({"messages": messages}))
+    with (folder / "recipe.toml").open("a") as file:
+        file.write('\n[warm_start]\ndemonstrations = "demonstrations.jsonl"\n')
+    varies, agreement = run_rules([{"folder": str(folder), "rule": rule, "options": {}} for rule in rules])
+    assert (varies["state"], varies["findings"]) == ("decided", [])
+    (found,) = agreement["findings"]
+    assert "gets the reward 1 (highest of all), but the score 0" in found["symptom"]
+    assert found["evidence"]["policy"] == "a demonstration"
+
+
 def test_where_no_answer_is_known_nothing_is_advised_that_an_own_agent_cannot_have(tmp_path: Path) -> None:
     folder = shutil.copytree(DESK, tmp_path / "desk", ignore=shutil.ignore_patterns("__pycache__"))
     with (folder / "agent.py").open("a", encoding="utf-8") as file:

@@ -11,10 +11,10 @@ import torch
 from starlette.applications import Starlette
 
 from sparring.engines.server import ServedModel, engine_app
-from sparring.gateway.server import Listener
 from sparring.runtime.faults import arm_from_environment
 from sparring.training.rank import RankLearner
 from sparring.training.server import learner_app
+from sparring.web.listener import Listener
 from tests.contracts import cases
 from tests.contracts.sglang_routes import SGLangRoutes
 from tests.contracts.vllm_routes import VLLMRoutes

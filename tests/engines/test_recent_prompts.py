@@ -21,11 +21,11 @@ from sparring.engines.servers.recent_prompts import RecentPrompts
 from sparring.engines.torch_engine import TorchEngine
 from sparring.gateway.app import create_app
 from sparring.gateway.endpoints import StatelessEndpoints
-from sparring.gateway.server import Listener
 from sparring.gateway.versions import Version, Versions
 from sparring.models.adapter_files import AdapterShape
 from sparring.models.policy import LoraSettings, Policy
 from sparring.types import Sampling
+from sparring.web.listener import Listener
 from tests.contracts.vllm_routes import VLLMRoutes
 from tests.gateway.builders import CHAT
 

@@ -19,9 +19,9 @@ from sparring.assembly.policies import load_policy
 from sparring.config import load_config
 from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import DiskError
-from sparring.gateway.server import Listener
 from sparring.ledger import DiscardReason, Ledger
 from sparring.run_folders import RunFolder
+from sparring.web.listener import Listener
 from tests.contracts.sglang_routes import SGLangRoutes
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "pointer_chase"

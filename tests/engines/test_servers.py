@@ -30,12 +30,12 @@ from sparring.errors import (
     PolicyTimeout,
     ServiceError,
 )
-from sparring.gateway.server import Listener
 from sparring.models.adapter_files import write_adapter
 from sparring.training.handshake import Handshake
 from sparring.training.learner import TorchLearner
 from sparring.training.sequences import build_demonstration_batch
 from sparring.types import Completion, Constraint, EngineCapabilities, SampleRequest, Sampling, StopReason
+from sparring.web.listener import Listener
 from tests.contracts.cases import ADAPTER, SLOW, STOP, TorchEngine, adapter_of, make_policy, slow_down, weights_of
 from tests.contracts.sglang_routes import SMALLEST, SGLangRoutes
 from tests.contracts.vllm_routes import VLLMRoutes

@@ -12,7 +12,7 @@ import pytest
 from sparring.config import validate
 from sparring.engines.servers.teacher import ServerTeacher
 from sparring.errors import InfrastructureError, ServiceError
-from sparring.gateway.server import Listener
+from sparring.web.listener import Listener
 from tests.contracts.cases import LETTERS, TorchEngine, make_policy
 from tests.contracts.vllm_routes import VLLMRoutes
 

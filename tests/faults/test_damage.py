@@ -247,7 +247,11 @@ def test_a_ledger_or_a_checkpoint_of_another_run_or_time_is_refused(
     ("name", "content", "reason"),
     [
         ("manifest.json", None, "manifest.json is missing or empty"),
-        ("manifest.json", '{"format": 3}', "manifest.json has format 3, but this version reads formats 1 to 2"),
+        (
+            "manifest.json",
+            '{"format": 3}',
+            "reads formats 1 to 2. A newer version wrote it: update Sparring",
+        ),
         ("status.json", '{"status": "running", "step": "x"}', "status.json is not the status of a run"),
     ],
 )

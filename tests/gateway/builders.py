@@ -63,6 +63,10 @@ def through_gateway(chat_session: Session, play: Callable[[openai.AsyncOpenAI], 
 
 
 def raw(app: Any, method: str, path: str, **options: Any) -> httpx.Response:
+    """Send a request to an app, with a body of JSON unless the headers say otherwise, and return the response."""
+    if "content" in options:
+        options["headers"] = {"content-type": "application/json", **options.get("headers", {})}
+
     async def run() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
             return await client.request(method, path, **options)
@@ -74,9 +78,8 @@ def post_body(chat_session: Session, path: str, body: Any) -> httpx.Response:
     """Post a body, or bytes as they are, with the key of an endpoint, and return the response."""
     endpoints = EpisodeEndpoints("policy")
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return raw(
-        create_app(endpoints), "POST", path, content=content, headers={"x-api-key": endpoints.register(chat_session)}
-    )
+    headers = {"x-api-key": endpoints.register(chat_session)}
+    return raw(create_app(endpoints), "POST", path, content=content, headers=headers)
 
 
 def anything() -> st.SearchStrategy[Any]:

@@ -260,28 +260,31 @@ def test_bodies_that_do_not_call_themselves_json_are_refused(path: str, media_ty
 
 
 BODY = json.dumps({"model": "m", "messages": [USER]}).encode()
-POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer KEY\r\n"
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAuthorization: Bearer KEY\r\n"
 SIZED = POST + b"Content-Length: %d\r\n" % len(BODY)
 
 REQUESTS: dict[str, tuple[bytes, set[int | None]]] = {
     # Bytes, and the statuses that they may be answered with; None is a connection that is closed.
     "no http": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", {400}),
     "http/0.9": (b"GET /health\r\n\r\n", {200, 400}),
-    "unknown method": (b"BREW /v1/models HTTP/1.1\r\nHost: test\r\n\r\n", {400, 405}),
-    "nul in path": (b"GET /v1/\x00models HTTP/1.1\r\nHost: test\r\n\r\n", {400}),
-    "escaped nul in path": (b"GET /v1/%00models HTTP/1.1\r\nHost: test\r\n\r\n", {404}),
-    "escapes that are no utf-8": (b"GET /s/%ff%fe/v1/models HTTP/1.1\r\nHost: test\r\n\r\n", {401}),
-    "half a character as key": (b"GET /s/%ed%a0%80/v1/models HTTP/1.1\r\nHost: test\r\n\r\n", {401}),
-    "bytes beyond ascii in path": (b"GET /v1/mod\xc3\xa9ls HTTP/1.1\r\nHost: test\r\n\r\n", {400, 404, None}),
-    "very long path": (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: test\r\n\r\n", {400, 404, 414, None}),
-    "very long query": (b"GET /v1/models?" + b"x" * 60_000 + b" HTTP/1.1\r\nHost: test\r\n\r\n", {400, 401, 414, None}),
-    "nul in a header": (b"GET /health HTTP/1.1\r\nHost: te\x00st\r\n\r\n", {400}),
-    "latin-1 key": (b"GET /v1/models HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer \xe9\xff\r\n\r\n", {401}),
+    "unknown method": (b"BREW /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 405}),
+    "nul in path": (b"GET /v1/\x00models HTTP/1.1\r\nHost: localhost\r\n\r\n", {400}),
+    "escaped nul in path": (b"GET /v1/%00models HTTP/1.1\r\nHost: localhost\r\n\r\n", {404}),
+    "escapes that are no utf-8": (b"GET /s/%ff%fe/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", {401}),
+    "half a character as key": (b"GET /s/%ed%a0%80/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", {401}),
+    "bytes beyond ascii in path": (b"GET /v1/mod\xc3\xa9ls HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404, None}),
+    "very long path": (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", {431}),
+    "very long query": (
+        b"GET /v1/models?" + b"x" * 60_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        {400, 401, 414, None},
+    ),
+    "nul in a header": (b"GET /health HTTP/1.1\r\nHost: local\x00host\r\n\r\n", {400}),
+    "latin-1 key": (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xe9\xff\r\n\r\n", {401}),
     "a header of a megabyte": (
         b"GET /v1/models HTTP/1.1\r\nX-Api-Key: " + b"k" * 2**20 + b"\r\n\r\n",
-        {400, 401, 431, None},
+        {431, None},
     ),
-    "ten thousand headers": (b"GET /v1/models HTTP/1.1\r\n" + b"X-A: b\r\n" * 10_000 + b"\r\n", {400, 401, 431, None}),
+    "ten thousand headers": (b"GET /v1/models HTTP/1.1\r\n" + b"X-A: b\r\n" * 10_000 + b"\r\n", {431}),
     "two keys": (POST + b"Authorization: Bearer sk-other\r\nContent-Length: 2\r\n\r\n{}", {400, 401}),
     "long trajectory": (
         POST + b"X-Amzn-SageMaker-Trajectory-Id: " + b"x" * 257 + b"\r\nContent-Length: 2\r\n\r\n{}",

@@ -279,7 +279,11 @@ def test_a_report_that_makes_no_sense_names_its_field_and_can_be_corrected(
 def test_a_body_that_is_no_report_is_refused(body: bytes) -> None:
     async def play(agent: Agent) -> None:
         named = f'{{"JobArn": "{JOB}", "TrajectoryId": "{agent.entry.api_key}", "Rewards": '.encode()
-        response = await agent.client.post("/update-reward", content=body.replace(b'{"Rewards": ', named))
+        response = await agent.client.post(
+            "/update-reward",
+            content=body.replace(b'{"Rewards": ', named),
+            headers={"content-type": "application/json"},
+        )
         assert (response.status_code, response.headers["x-amzn-errortype"]) == (400, "ValidationException")
 
     played(play)

@@ -3,10 +3,13 @@
 python tests/installs/resolve.py            # all of it; `make resolve`
 python tests/installs/resolve.py mlflow     # the lines that hold this text
 
-Installs nothing (`pip install --dry-run`), and exits with 1 when a line has no solution. The lines are found, not listed:
-each extra of pyproject.toml, all of them together, the combinations that documentation and templates name, what every
-make target installs, and what each tested client requires. Versions that solve all extras together solve every
-combination of them. What must not meet in one environment stands with its own requirements (`.clients/`), never as an extra.
+Installs nothing from an index (`pip install --dry-run`), and exits with 1 when a line has no solution. Without arguments, it
+then collects the package without extras in a wheelhouse, installs it from there without an index, and runs it.
+
+The lines are found, not listed: each extra of pyproject.toml, all of them together, the combinations that documentation and
+templates name, what every make target installs, and what each tested client requires. Versions that solve all extras
+together solve every combination of them. What must not meet in one environment stands with its own requirements
+(`.clients/`), never as an extra.
 """
 
 from __future__ import annotations
@@ -94,6 +97,26 @@ def resolve(python: Path, line: tuple[str, ...], wheel: Path) -> tuple[float, st
     return seconds, cause.partition("\n\n")[0] or "\n".join(printed.splitlines()[-15:])
 
 
+def install_without_index(python: Path, wheel: Path, folder: Path) -> tuple[float, str]:
+    """Install the package from a wheelhouse, as docs/installation.md describes, and run it. Return the seconds, and why it
+    does not work, "" when it does."""
+    wheels, offline, began = folder / "wheelhouse", folder / "offline", time.monotonic()
+    pip = ("-m", "pip", "--quiet", "--disable-pip-version-check")
+    venv.create(offline, with_pip=True)
+    for command in (
+        [python, *pip, "wheel", *CONSTRAINED, "--wheel-dir", wheels, wheel],
+        [offline / "bin" / "python", *pip, "install", "--no-index", "--find-links", wheels, "sparring"],
+        [offline / "bin" / "sparring", "init", folder / "recipe"],
+        [offline / "bin" / "sparring", "config", "batch.group_size"],
+        [offline / "bin" / "sparring", "doctor"],
+    ):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+        if done.returncode != 0:
+            printed = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+            return time.monotonic() - began, f"{shlex.join(map(str, command))}\n{printed}"
+    return time.monotonic() - began, ""
+
+
 def main() -> int:
     wanted = [line for line in lines() if all(text in " ".join(line) for text in sys.argv[1:])]
     failures = 0
@@ -122,6 +145,12 @@ def main() -> int:
             if why:
                 failures += 1
                 print(why, flush=True)
+        if len(sys.argv) == 1:
+            seconds, why = install_without_index(python, wheel, Path(folder))
+            print(
+                f"{seconds:5.1f} s  from a wheelhouse, without an index{': FAILED' if why else ''}\n{why}", flush=True
+            )
+            failures += bool(why)
     print(f"{len(wanted) - failures} passed, {failures} failed")
     return 1 if failures or not wanted else 0
 

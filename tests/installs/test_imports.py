@@ -48,7 +48,7 @@ def required(lines: list[str]) -> set[str]:
     ("extras", "imported"),
     [
         ((), "sparring.cli, sparring.checks"),
-        (("train", "data"), "recipes.compare, sparring.evaluator, sparring.checks"),
+        (("train",), "sparring.trainer, sparring.evaluator, sparring.checks"),
     ],
 )
 def test_an_installation_imports_nothing_that_it_does_not_have(extras: tuple[str, ...], imported: str) -> None:
@@ -64,3 +64,18 @@ def test_an_installation_imports_nothing_that_it_does_not_have(extras: tuple[str
         [sys.executable, "-c", code, ",".join(hidden)], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_command_without_its_packages_names_the_extra_that_installs_them(tmp_path: Path) -> None:
+    code = f"{HIDE}\nfrom sparring.cli import main\nsys.argv = ['sparring', 'engine', sys.argv[2]]\nmain()\n"
+    recipe = str(ROOT / "recipes" / "pointer_chase")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "torch,safetensors,transformers", recipe],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 4, done.stderr[-2000:]
+    assert "pip install 'sparring[train]'" in done.stderr
+    assert "unexpected" not in done.stderr

@@ -3,6 +3,7 @@
 import re
 import tomllib
 
+from sparring.engines.servers.environment import VERSION as VLLM
 from tests.installs.resolve import ROOT, declared_extras, documented_combinations, lines, made
 
 LINES = lines()
@@ -40,6 +41,23 @@ def test_every_direct_dependency_is_constrained() -> None:
         normal(line.partition("==")[0]) for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     }
     assert {normal(re.split(r"[\[<>=]", each)[0]) for each in required} <= constrained
+
+
+def test_the_documented_versions_are_those_that_pip_accepts_and_the_tests_use() -> None:
+    page = (ROOT / "docs" / "installation.md").read_text("utf-8")
+    table = [re.findall(r"[^|]+", line)[:4] for line in page.splitlines() if re.match(r"\| (`|vLLM|Python)", line)]
+    documented = {
+        name.strip(" `"): (accepted.strip(), tested.strip(), extra) for name, accepted, tested, extra in table
+    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    constraints = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    assert documented.pop("Python")[0] == project["requires-python"]
+    assert documented.pop("vLLM")[:2] == (f"=={VLLM}", VLLM)
+    assert len(documented) > 10
+    for name, (accepted, tested, extra) in documented.items():
+        lines = project["dependencies"] if "core" in extra else EXTRAS[extra.strip(" `")]
+        assert f"{name}{accepted}" in lines
+        assert f"{name}=={tested}" in constraints
 
 
 def normal(name: str) -> str:

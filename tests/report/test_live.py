@@ -93,7 +93,7 @@ def test_no_run_and_a_port_that_is_taken_are_errors(tmp_path: Path) -> None:
             [*command, str(run.path), "--port", port], capture_output=True, text=True, env=environment
         )
     assert taken.returncode == 4
-    assert "specify another port (--port)" in taken.stderr
+    assert "Choose another port" in taken.stderr
 
 
 @needs_chromium

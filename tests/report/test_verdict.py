@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from sparring.report.episodes import episodes
+from sparring.report.page import page
 from sparring.report.reading import read_run
 from sparring.report.verdict import Rise, State, Verdict, build_verdict, worst_first
 from tests.report.stored_run import RECIPE, StoredRun, episode, evaluation, finding, held_out
@@ -163,3 +164,31 @@ def test_an_older_policy_few_tasks_and_lost_episodes_are_doubts(tmp_path: Path) 
     found = states(verdict_of(run))
     assert found["Newest policy"] is State.DOUBT  # of step 2
     assert found["Tasks"] is State.DOUBT  # 8
+
+
+def test_the_finding_of_the_headline_is_in_the_box_in_the_list_and_in_the_verdict(tmp_path: Path) -> None:
+    # A detector finds this in the whole run, and no file has it: the run ended before the detector ran.
+    run = StoredRun(tmp_path)
+    written = {True: '<tool_call>{"name": "look", "arguments": {}}</tool_call>', False: "the answer is 7"}
+    played = {
+        f"train-{step}": [
+            episode(
+                f"train/{step}/{place // 2}/0.{place % 2}", reward=place % 2, score=place % 2, text=written[step > 5]
+            )
+            for place in range(8)
+        ]
+        for step in range(1, 11)
+    }
+    run.log({step: {"rollout/reward/mean": 0.5} for step in range(1, 11)}, played)
+    evaluated(run, LOW, HIGH)
+    record = read_run(run.path)
+    assert record.first is not None
+    assert record.first.rule == "tools.format_drift"
+    one = build_verdict(record, seen_in_training=0)
+    look = next(look for look in one.looks if look.name == "Findings")
+    assert look.state is State.DOUBT
+    assert record.first.symptom in look.text
+    whole = page(record, episodes(record), one, {})
+    sections = {name: whole.split(f'id="{name}"')[1].split("</section>")[0] for name in ("diagnosis", "findings")}
+    assert all("</span> tools.format_drift" in section for section in sections.values())
+    assert record.first.symptom in sections["diagnosis"].split("<article")[0]

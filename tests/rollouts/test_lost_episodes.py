@@ -81,3 +81,27 @@ def test_two_lost_episodes_are_no_pattern() -> None:
     for place in range(200):
         losses.count("train", "a" if place < 2 else f"t{place}", (), is_lost=place < 2)
     assert losses.finding() is None
+
+
+def test_the_death_of_a_worker_is_one_loss_however_many_episodes_of_a_task_it_had() -> None:
+    losses, spread = Losses(), Losses()
+    for task in range(20):
+        for _ in range(16):
+            losses.count("train", f"t{task}", (), is_lost=task == 4, death="worker 1" if task == 4 else None)
+            spread.count("train", f"t{task}", (), is_lost=task == 4)
+    assert losses.finding() is None
+    assert spread.finding() is not None, "without the death, the same losses are a pattern"
+
+
+def test_a_task_that_ends_its_workers_again_and_again_is_reported_with_their_deaths() -> None:
+    losses = Losses()
+    for task in range(20):
+        for member in range(16):
+            death = f"worker {member // 2}" if task == 4 else None
+            losses.count("train", f"t{task}", (), is_lost=death is not None, death=death)
+    found = losses.finding()
+    assert found is not None
+    assert found.evidence["task"]["value"] == "t4"
+    assert found.evidence["task"]["deaths_of_workers"] == found.evidence["task"]["lost"] == 8
+    assert "8 of these losses are the death of a worker process." in found.symptom
+    assert found.change.startswith("Find out in the log how the worker processes ended")

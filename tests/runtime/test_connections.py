@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from sparring.gateway.server import Listener
 from sparring.runtime.connections import Client, Connections
+from sparring.web.listener import Listener
 
 
 def served(work: Callable[[httpx.AsyncClient, Connections], Awaitable[None]]) -> set[tuple[str, int]]:

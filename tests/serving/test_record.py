@@ -22,12 +22,13 @@ from sparring.engines.openai import OpenAIEngine
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.errors import DataError, ServiceError
 from sparring.gateway.app import create_app
-from sparring.gateway.server import Listener
 from sparring.ledger import Ledger
 from sparring.run_folders.stored import read_trajectories
 from sparring.scorers import evaluate_score
+from sparring.serving.access import Access
 from sparring.serving.record import Recording, record
 from sparring.types import Outcome, Trajectory
+from sparring.web.listener import Listener
 from tests.foreign import ExpertEndpoint, act, serving
 from tests.gateway.builders import CHAT
 
@@ -67,8 +68,8 @@ def recorded(folder: Path, play: Callable[[str], Awaitable[Any]], *, engine: Any
     return read_trajectories(folder)
 
 
-def client_of(base_url: str, **options: Any) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=base_url, api_key="unused", timeout=60, **options)
+def client_of(base_url: str, api_key: str = "unused", **options: Any) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=60, **options)
 
 
 def test_conversations_are_separated_by_their_messages_and_episodes_by_name(tmp_path: Path) -> None:
@@ -172,8 +173,9 @@ def test_nothing_is_left_behind_where_the_address_is_taken(tmp_path: Path) -> No
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
+        access = Access(port=taken.getsockname()[1])
         with pytest.raises(ServiceError, match="cannot be bound"):
-            record("http://127.0.0.1:1/v1", "m", tmp_path / "runs" / "out", port=taken.getsockname()[1])
+            record("http://127.0.0.1:1/v1", "m", tmp_path / "runs" / "out", access=access)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -215,12 +217,15 @@ def test_the_command_keeps_every_answered_turn_also_when_it_is_killed(tmp_path: 
             ready = json.loads("".join(lines))
 
             async def play() -> None:
-                async with client_of(ready["base_url"]) as client:
+                async with client_of(ready["base_url"], ready["api_key"]) as client:
                     await chase(client, seed=7)
 
-            asyncio.run(play())
-            process.send_signal(number)
-            assert process.wait(60) == (0 if number == signal.SIGINT else -signal.SIGKILL)
+            try:
+                asyncio.run(play())
+                process.send_signal(number)
+                assert process.wait(60) == (0 if number == signal.SIGINT else -signal.SIGKILL)
+            finally:
+                process.kill()
     (trajectory,) = read_trajectories(tmp_path / "taped")
     assert [message["role"] for message in trajectory.messages] == [
         "user",

@@ -22,9 +22,9 @@ from typer.testing import CliRunner, Result
 
 from sparring.cli import app
 from sparring.engines.torch_engine import TorchEngine
-from sparring.gateway.server import Listener
 from sparring.models.policy import LoraSettings, Policy
 from sparring.run_folders import RunFolder
+from sparring.web.listener import Listener
 from tests.contracts.vllm_routes import VLLMRoutes
 from tests.faults.recipe.tiny import build
 
@@ -54,9 +54,9 @@ async def vllm_server(scale: float = 1.0, **faults: Any) -> AsyncIterator[str]:
 async def serving(*arguments: str) -> AsyncIterator[dict[str, Any]]:
     """Run `sparring serve`, yield what it prints when it answers, and stop it with Ctrl-C. Then add its `stderr`."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "sparring", "serve", *arguments, "--port", "0", "--admin-key", "admin", "--json"),
+        *(sys.executable, "-m", "sparring", "serve", *arguments, "--port", "0", "--json"),
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "SPARRING_API_KEY": "any", "SPARRING_ADMIN_KEY": "admin"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

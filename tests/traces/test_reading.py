@@ -21,6 +21,7 @@ BROKEN = {"role": "assistant", "tool_calls": [{"function": {"name": "find", "arg
 FOUND = {"role": "tool", "tool_call_id": "x", "content": {"shelf": "B3"}}
 END = {"role": "assistant", "content": "B3"}
 TALK = [ASK, CALL, FOUND, END]
+DEEP = "[" * 900 + "]" * 900
 
 
 def log(folder: Path, *rows: Any, name: str = "log.jsonl") -> Path:
@@ -95,14 +96,48 @@ def test_a_conversation_that_cannot_be_used_is_counted_with_its_reason(row: Any,
         ({"messages": TALK, "tools": [{"type": "function"}]}, "is not a tool"),
         ({"messages": [ASK, {**CALL, "tool_calls": [{"function": {}}]}]}, "names no function"),
         ({"request": {"messages": [ASK]}, "response": {"choices": [7]}}, "no choices[0].message"),
+        ({"messages": [ASK, {**CALL, "tool_calls": [{"function": {"name": {"a": 1}}}]}]}, "names no function"),
+        ({"messages": TALK, "tools": [{"name": "find", "parameters": [1]}]}, "the parameters of a tool are [1]"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, "cannot be read"),
+        ({"messages": [ASK, {**CALL, "tool_calls": [{"function": "find"}]}]}, "cannot be read"),
         ({"resourceSpans": [{"scopeSpans": 7}]}, "the spans cannot be read"),
+        ('{"messages": [], "score": NaN}', "not JSON"),
+        ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "not JSON"),
+        (f'{{"resourceSpans": {DEEP}}}', "cannot be read"),
+        (f'{{"messages": [], "tools": [{{"name": "f", "parameters": {{"enum": {DEEP}}}}}]}}', "not a list of messages"),
+        (json.dumps({"messages": TALK, "tools": [{"name": "f"}]}).replace('"f"', f'"f", "parameters": {{"a": {DEEP}}}'),
+         "nested deeper than 200 levels"),
+        ({"request": '{"messages": [{"role": "user", "content": "\\ud800"}]}', "response": {}}, "no known format"),
     ],
-)
-def test_a_row_that_cannot_be_read_is_named_with_its_line(row: Any, problem: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError) as error:
-        read_traces(log(tmp_path, TALK, row))
-    assert "log.jsonl, line 2" in str(error.value)
-    assert problem in str(error.value)
+)  # fmt: skip
+def test_a_row_that_cannot_be_read_is_listed_with_its_line_and_the_others_are_read(
+    row: Any, problem: str, tmp_path: Path
+) -> None:
+    path = log(tmp_path, TALK, row, TALK)
+    traces = read_traces(path)
+    assert len(traces.conversations) == 2
+    [unread] = traces.unread
+    assert f"{path}, line 2" in unread
+    assert problem in unread
+
+    with pytest.raises(DataError, match=r"no row of .* can be read \(2 rows\). The first: .*line 1"):
+        read_traces(log(tmp_path, row, row))
+
+
+def test_a_row_that_is_not_utf_8_or_not_strict_does_not_spoil_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(TALK).encode() + b'\n[{"role": "user", "content": "\xff"}]\n')
+    traces = read_traces(path)
+    assert (len(traces.conversations), len(traces.unread)) == (1, 1)
+    assert "line 2: not JSON" in traces.unread[0]
+
+    path = tmp_path / "log.json"
+    half = [ASK, {"role": "assistant", "content": "\ud800"}]
+    number = {"messages": TALK, "tools": [{"name": "f", "parameters": {"default": float("nan")}}]}
+    path.write_text(json.dumps([half, TALK, number]))
+    traces = read_traces(path)
+    assert len(traces.conversations) == 1
+    assert [one.split(": ")[0] for one in traces.unread] == [f"{path}, row 1", f"{path}, row 3"]
 
 
 def test_an_empty_or_missing_log_is_refused(tmp_path: Path) -> None:

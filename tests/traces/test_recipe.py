@@ -17,9 +17,9 @@ from sparring.checks.running.run import Options, check_recipe
 from sparring.cli import app
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.gateway.app import create_app
-from sparring.gateway.server import Listener
 from sparring.runtime.plugins import load_object
 from sparring.serving.record import Recording
+from sparring.web.listener import Listener
 from tests.traces.desk import Desk, as_pairs, as_spans, conversations
 
 FIRST_TOOL = """
@@ -131,6 +131,19 @@ def test_what_was_read_and_left_out_is_counted(tmp_path: Path) -> None:
     assert calls["of_writing_tools"] > 30
     assert calls["answered_in_every_task"] + calls["of_writing_tools"] == calls["all"]
     assert calls["share_answered"] == pytest.approx(calls["answered_in_every_task"] / calls["all"])
+
+
+def test_rows_that_cannot_be_read_are_printed_and_listed(tmp_path: Path) -> None:
+    rows = list(conversations(60))
+    tools = [{"type": "function", "function": {"name": "find_order", "parameters": {"type": "nonsense"}}}]
+    log = write_lines(tmp_path / "log.jsonl", [*rows, {**rows[0], "tools": tools}, {**rows[0], "good": "perhaps"}])
+    made = CliRunner().invoke(app, ["init", str(tmp_path / "desk"), "--from-traces", str(log), "--model", "scratch"])
+    assert made.exit_code == 0, made.output
+    lines = made.stdout.splitlines()
+    assert lines[1] == "warning: 2 rows cannot be read and are left out"
+    assert "line 62: good = 'perhaps' is neither good nor bad" in lines[2]
+    assert "line 61: tool 'find_order' has no usable JSON schema" in lines[3]
+    assert len(json.loads((tmp_path / "desk" / "traces.json").read_text())["unread"]) == 2
 
 
 def test_the_three_formats_of_one_log_make_the_same_tasks(tmp_path: Path) -> None:

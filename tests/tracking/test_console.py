@@ -188,6 +188,13 @@ def test_refused_requests_of_a_step_and_its_validation_are_added_up() -> None:
     assert refused_reasons(metrics) == {"b": 14, "a": 13}
 
 
+def test_the_title_of_a_table_in_a_file_is_one_line() -> None:
+    title = "findings on /home/someone/recipes/a/very/long/path/recipe.toml [x]"
+    results = io.StringIO()
+    Console(results=RichConsole(file=results, force_terminal=False, width=30)).table(title, ["a"], [["b"]])
+    assert results.getvalue().splitlines()[0] == title
+
+
 def test_a_table_in_a_file_breaks_no_word_and_one_on_a_terminal_fits() -> None:
     columns, rows = (
         ["groups_with_signal_a_step", "what"],

@@ -1,13 +1,16 @@
 """Loading a run: its folder and its objects, once, with or without a learner."""
 
+import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sparring.assembly import TrainingParts, load_rollout_parts, load_training_parts
 from sparring.config import load_config
-from sparring.errors import DataError
+from sparring.errors import DataError, ServiceError
+from sparring.run_folders.presence import explaining_loss
 from sparring.runtime import event_loop
 from sparring.tracking import Console
 from sparring.training_run.loading import LoadParts, RunLoader
@@ -63,6 +66,51 @@ def test_a_folder_is_created_without_loading_anything(tmp_path: Path) -> None:
     assert folder.status()["status"] == "created"
     assert not loader.is_loaded
     assert loader.open_folder() is folder
+
+
+@pytest.mark.parametrize("load", [load_training_parts, load_rollout_parts])
+def test_wrong_data_leaves_no_new_run_and_does_not_delete_an_existing_one(
+    tmp_path: Path, load: LoadParts, writers: Writers
+) -> None:
+    settings = [f"run.runs_dir={tmp_path}", "data.train=missing.jsonl", "data.held_out=missing.jsonl"]
+    wrong = RunLoader(load, RECIPE, load_config(RECIPE, settings), console=Console(quiet=True), name="run")
+    with pytest.raises(DataError, match=r"missing.jsonl does not exist"):
+        event_loop.submit(wrong.load()).result()
+    assert wrong.folder is None
+    assert list(tmp_path.iterdir()) == []
+    assert writers.count() == 0
+
+    wrong.use_folder(loader_of(tmp_path).open_folder())
+    with pytest.raises(DataError, match=r"missing.jsonl does not exist"):
+        event_loop.submit(wrong.load()).result()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, lambda file: file.write_text("import"), lambda file: shutil.rmtree(file.parent)]
+)
+def test_a_run_that_was_copied_in_part_is_named_as_the_cause(
+    tmp_path: Path, damage: Callable[[Path], object], writers: Writers
+) -> None:
+    loader = loader_of(tmp_path)
+    folder = loader.open_folder()
+    loader.config = load_config(folder.recipe, ["data.train=missing.jsonl"])
+    with pytest.raises(DataError, match=r"missing.jsonl does not exist"):
+        event_loop.submit(loader.load()).result()
+
+    damage(folder.code / "tiny.py")
+    with pytest.raises(DataError, match=r"run is incomplete or was changed: .* Copy the run again.*The error was: "):
+        event_loop.submit(loader.load()).result()
+    assert folder.path.is_dir()
+
+    def lose() -> None:
+        with explaining_loss(folder):
+            shutil.rmtree(folder.path)
+            raise ValueError
+
+    with pytest.raises(ServiceError, match=r"folder .*run is gone .*Bring it back, and run the command again"):
+        lose()
+    assert writers.count() == 0
 
 
 @pytest.mark.parametrize("load", [load_training_parts, load_rollout_parts])

@@ -90,6 +90,7 @@ def served(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
         "OMP_NUM_THREADS": "1",
         "SPARRING_VLLM": str(ENVIRONMENT),
         "SPARRING_ADMIN_KEY": "admin",
+        "SPARRING_API_KEY": "any",
     }
     with (
         log.open("w") as errors,

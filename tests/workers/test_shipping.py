@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from sparring.errors import UsageError
 from sparring.workers import Code
+from sparring.workers.shipping import KEPT_FOLDERS, note_use, store
 from tests.workers.machine import Announced, connected_pool, listening_pool, machine
 from tests.workers.test_machines import copied_recipe, listening
 from tests.workers.test_workers import CODE
@@ -38,6 +42,29 @@ def test_an_executable_file_is_executable_on_the_worker(tmp_path: Path) -> None:
     assert not is_executable(second / "shop.py")
     with connected_pool(code, "--processes", "1", cache=tmp_path / "cache") as (_, one):
         assert "has the files of the run" in one.output
+
+
+def test_the_cache_keeps_the_folders_that_were_used_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def stored(number: int, *, days_ago: float) -> Path:
+        content = str(number).encode()
+        entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "executable": False}
+        folder = store({"a.py": entry}, {"a.py": content})
+        when = time.time() - days_ago * 24 * 3600
+        os.utime(folder, (when, when))
+        return folder
+
+    folders = [stored(number, days_ago=40 - number) for number in range(KEPT_FOLDERS)]
+    note_use(folders[0])
+    newest = stored(100, days_ago=0)
+    assert {folder for folder in folders if not folder.exists()} == {folders[1]}
+    assert newest.exists()
+
+    recent = [stored(200 + number, days_ago=0.5) for number in range(KEPT_FOLDERS + 2)]
+    stored(300, days_ago=0)
+    assert [folder for folder in (*recent, folders[0]) if not folder.exists()] == []
+    assert [folder for folder in folders[1:] if folder.exists()] == []
 
 
 def test_a_worker_that_cannot_store_the_files_ends_with_what_to_do(tmp_path: Path) -> None:

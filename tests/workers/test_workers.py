@@ -21,7 +21,7 @@ from sparring.agents import EnvironmentAgent
 from sparring.agents.scripted_session import ScriptedSession
 from sparring.environments import Environment, answer, execute, tool_call
 from sparring.environments.base import reset
-from sparring.errors import ContextOverflow, InfrastructureError, TurnLimit, UsageError
+from sparring.errors import ContextOverflow, InfrastructureError, TurnLimit, UsageError, WorkerLost
 from sparring.rewards.rules import evaluate_reward
 from sparring.runtime.plugins import load_object
 from sparring.scorers.score import evaluate_score
@@ -251,10 +251,12 @@ def test_a_worker_that_dies_or_hangs_costs_its_own_episodes_and_is_replaced(
         process, other_process = await find_process(first), await find_process(other)
         assert await find_process(second) == process != other_process
         began = time.monotonic()
-        with pytest.raises(InfrastructureError, match=f"Shop.end of task a got no answer.*{cause}"):
+        with pytest.raises(WorkerLost, match=f"Shop.end of task a got no answer.*{cause}") as ended:
             await execute(second, "end", {"how": how})
-        with pytest.raises(InfrastructureError, match=f"Shop.count of task a got no answer.*{cause}"):
+        with pytest.raises(WorkerLost, match=f"Shop.count of task a got no answer.*{cause}") as also_ended:
             await execute(first, "count", {})
+        assert cause in ended.value.death
+        assert ended.value.death == also_ended.value.death
         assert await call_tool(other, "count") == "1"
         after = await open_environment(pool)
         while (await find_process(after)) == other_process:

@@ -300,7 +300,7 @@ async def _collect_recorded(subject: Subject) -> Mapping[str, list[Call]]:
     """Return the calls in recorded conversations, grouped by tool. The conversations are production logs, the
     demonstrations of the warm start, and episodes of a reference endpoint. The result is cached."""
     if "recorded calls" not in subject.shared:
-        rows: list[Mapping[str, Json]] = [*(subject.user_inputs.production or ()), *_load_demonstrations(subject)]
+        rows: list[Mapping[str, Json]] = [*(subject.user_inputs.production or ()), *load_demonstrations(subject)]
         for reference in subject.user_inputs.reference:
             played = await run_reference_baseline(subject, reference)
             rows += [row for one in played.trajectories for row in one.transitions]
@@ -314,7 +314,7 @@ async def _collect_recorded(subject: Subject) -> Mapping[str, list[Call]]:
     return subject.shared["recorded calls"]
 
 
-def _load_demonstrations(subject: Subject) -> list[Mapping[str, Json]]:
+def load_demonstrations(subject: Subject) -> list[Mapping[str, Json]]:
     """Return the demonstrations that the warm start imitates, if a file contains them or a function returns them."""
     section = subject.config.warm_start
     if section is None or section.demonstrations == "expert":

@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, Literal, final
 
 from sparring.agents import AgentResult
 from sparring.agents.scripted import Asked, ScriptedPolicy
@@ -264,20 +264,38 @@ def get_own_agent(subject: Subject) -> OwnAgent:
     return subject.shared["own agent"]
 
 
-async def explore_all(subject: Subject, *, round: str = "first", backwards: bool = False) -> list[OwnEpisode]:
-    """Return the explorer's episodes of all sampled tasks, as many as there is time for, at least one."""
+def require_results(episodes: Sequence[OwnEpisode]) -> None:
+    """Raise UndecidedError if the agent failed in all episodes, which then show nothing about it."""
+    if episodes and all(one.is_failure_of_agent for one in episodes):
+        raise UndecidedError(f"the agent failed in all of its episodes: {episodes[0].failure}")
+
+
+async def explore_all(
+    subject: Subject,
+    *,
+    round: str = "first",
+    backwards: bool = False,
+    needs: Literal["results", "requests", "nothing"] = "results",
+) -> list[OwnEpisode]:
+    """Return the explorer's episodes of all sampled tasks, as many as there is time for, at least one.
+
+    Raises UndecidedError if the agent failed in all of them. With `needs="requests"`, episodes that failed are enough if
+    the agent requested a turn.
+    """
     agent = get_own_agent(subject)
     episodes: list[OwnEpisode] = []
     with subject.timing.as_far_as_it_goes():
         for task in reversed(agent.tasks) if backwards else agent.tasks:
             episodes.append(await agent.explore(task, round=round))
+    if needs == "results" or (needs == "requests" and not any(one.requests for one in episodes)):
+        require_results(episodes)
     return list(reversed(episodes)) if backwards else episodes
 
 
 async def list_conversations(subject: Subject) -> list[OwnEpisode]:
     """Return the explorer's episodes, or the recorded conversations (`--production`) of an agent that cannot be played."""
     if subject.lacks("agent") is None:
-        return await explore_all(subject)
+        return await explore_all(subject, needs="requests")
     rows = subject.user_inputs.production or ()
     return [_recorded(index, row) for index, row in enumerate(rows) if isinstance(row.get("messages"), list)]
 

@@ -34,6 +34,7 @@ from sparring.protocols import Chat, RewardFunction, Scorer
 from sparring.rewards.judge import Judge as ModelJudge
 from sparring.rewards.judge import verdicts_due
 from sparring.rewards.rules import evaluate_reward
+from sparring.run_folders.inputs import recorded_revisions
 from sparring.run_folders.recipe_files import find_code_folder
 from sparring.scorers.score import evaluate_score
 from sparring.types import Json, Message, Task, ToolSchema, Trajectory
@@ -392,6 +393,7 @@ class Subject:
             "sampled_tasks": [task.id for task in self.sample],
             "tools": list(self.tools),
             "files": self._files_read(),
+            "data_revisions": dict(recorded_revisions()),
             "episodes": len(self._episodes),
         }
 

@@ -33,7 +33,7 @@ async def runs(subject: Subject) -> Iterable[Finding]:
     blocks, for example with the synchronous client of OpenAI, stops all episodes: use `AsyncOpenAI`, or
     `asyncio.to_thread`.
     """
-    episodes = await explore_all(subject)
+    episodes = await explore_all(subject, needs="nothing")
     if not any(one.is_failure_of_agent for one in episodes):
         agent = get_own_agent(subject)
         with subject.timing.as_far_as_it_goes():
@@ -191,8 +191,9 @@ async def files(subject: Subject) -> Iterable[Finding]:
     A database or log that all episodes write is shared between them, also between training and evaluation, and grows. Copy
     the file to a temporary folder for each episode, or open it in memory.
     """
-    before = _snapshot(subject.folder)
     agent = get_own_agent(subject)
+    await explore_all(subject, needs="requests")
+    before = _snapshot(subject.folder)
     await agent.play_together(agent.tasks[:1], make_explorer)
     after = _snapshot(subject.folder)
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
@@ -218,6 +219,7 @@ async def side_effects(subject: Subject) -> Iterable[Finding]:
     """
     agent = get_own_agent(subject)
     assert agent.code is not None, "the rule needs the agent's code"
+    await explore_all(subject, needs="requests")
     # Tools may run in threads, so everything is watched until the episodes are over, not only the steps of the function.
     with Observed(subject, SideEffects(agent.code, through_libraries=False)) as effects, effects.watching():
         for task in agent.tasks[:2]:
@@ -284,6 +286,7 @@ async def ends(subject: Subject) -> Iterable[Finding]:
     the loop of the agent, or set `agent.max_turns`.
     """
     agent = get_own_agent(subject)
+    await explore_all(subject)
     episode = await agent.play(agent.tasks[0], make_repeater())
     if episode.trajectory.outcome is not Outcome.MAX_TURNS or subject.config.agent.max_turns is not None:
         return []

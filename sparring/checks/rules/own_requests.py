@@ -202,7 +202,7 @@ async def history(subject: Subject) -> Iterable[Finding]:
     on a conversation that it never had in one piece. Append messages as they came, and change nothing before them.
     """
     found: dict[str, list[OwnEpisode]] = {}
-    for episode in await explore_all(subject):
+    for episode in await explore_all(subject, needs="requests"):
         reasons = [turn.branch_reason for turn in episode.trajectory.turns[1:] if turn.branch_reason]
         if reasons:
             found.setdefault(str(reasons[0]), []).append(episode)
@@ -293,6 +293,7 @@ async def answer_shown(subject: Subject) -> Iterable[Finding]:
     added to this task's first request but not to the others', is a leak of the reference answer.
     """
     agent, shown = get_own_agent(subject), []
+    await explore_all(subject, needs="requests")
     for task in agent.tasks:
         answers = await find_answers(subject, task)
         first = (await agent.explore(task)).requests[:1]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparring.agents.scripted import ScriptedPolicy
-from sparring.checks.evidence.own_agent import OwnEpisode, explore_all, get_own_agent
+from sparring.checks.evidence.own_agent import OwnEpisode, explore_all, get_own_agent, require_results
 from sparring.checks.evidence.own_answers import Answers, find_answers
+from sparring.checks.evidence.own_demonstrations import play_demonstrations
 from sparring.checks.evidence.subject import Subject, find_first_difference
 from sparring.checks.evidence.wire_policies import make_answerer
 from sparring.checks.rules.own_agent import AGAIN
@@ -92,8 +93,8 @@ async def missing(subject: Subject) -> Iterable[Finding]:
 async def varies(subject: Subject) -> Iterable[Finding]:
     """The reward depends on what the policy does.
 
-    Scripted policies say nothing, say that they do not know, give the values of the task's fields as the answer, and call
-    every tool. If all of them get the same reward, the policy cannot learn from it.
+    Scripted policies say nothing, say that they do not know, give the values of the task's fields as the answer, call
+    every tool, and repeat demonstrations of the warm start. If all of them get the same reward, the policy cannot learn from it.
     """
     episodes = [one for one in await _all_episodes(subject) if one.reward is not None]
     rewards = {round(float(one.reward), 9) for one in episodes if one.reward is not None}
@@ -118,8 +119,10 @@ async def varies(subject: Subject) -> Iterable[Finding]:
 async def empty_answer(subject: Subject) -> Iterable[Finding]:
     """An empty answer, and "I do not know.", get less reward than the right answer, and not the highest reward seen."""
     agent = get_own_agent(subject)
+    await play_demonstrations(subject)
     for task in agent.tasks[:_NUM_TASKS]:
         answers = await find_answers(subject, task)
+        require_results(agent.episodes)
         highest = max((one.reward for one in agent.episodes if one.reward is not None), default=None)
         lowest = min((one.reward for one in agent.episodes if one.reward is not None), default=None)
         for kind in ("nothing", "unsure"):
@@ -150,6 +153,7 @@ async def changed_answers(subject: Subject) -> Iterable[Finding]:
     agent = get_own_agent(subject)
     for task in agent.tasks[:_NUM_TASKS]:
         answers = await find_answers(subject, task)
+        require_results(agent.episodes)
         best = answers.reward(f"the field {answers.field_name}")
         if best is None:
             continue
@@ -212,12 +216,14 @@ async def agreement(subject: Subject) -> Iterable[Finding]:
 
 
 async def _all_episodes(subject: Subject) -> list[OwnEpisode]:
-    """Return the explorer's episodes and those of answers that are given at once."""
+    """Return the episodes of demonstrations, the explorer's, and those of answers that are given at once."""
     agent = get_own_agent(subject)
-    await explore_all(subject)
+    await play_demonstrations(subject)
+    await explore_all(subject, needs="nothing")
     with subject.timing.as_far_as_it_goes():
         for task in agent.tasks[:_NUM_TASKS]:
             await find_answers(subject, task)
+    require_results(agent.episodes)
     return [one for one in agent.episodes if not one.is_failure_of_agent]
 
 

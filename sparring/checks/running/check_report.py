@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
@@ -38,7 +39,8 @@ class CheckReport:
     checked: tuple[Checked, ...]
     seconds: float
     measured: Mapping[str, Json] = field(default_factory=dict)
-    """The numbers of tasks and tools, and the files that the environment reads, with their SHA-256 hashes."""
+    """The numbers of tasks and tools, the files that the environment reads, with their SHA-256 hashes, and the commits of
+    data sets of the hub."""
 
     def __repr__(self) -> str:
         findings = [f"{one.label}: {one.rule}: {one.symptom}" for one in self.findings]
@@ -64,7 +66,9 @@ class CheckReport:
     def decided(self) -> str:
         """One line that states how many checks were decided, and for the others how many there are for each reason."""
         num = sum(one.state == "decided" for one in self.checked)
-        reasons = [f"{len(names)} skipped because {reason}" for reason, names in self.not_decided.items()]
+        undecided = Counter(str(one.reason) for one in self.checked if one.state == "undecided")
+        reasons = [f"{count} undecided because {reason.rstrip('.')}" for reason, count in undecided.most_common()]
+        reasons += [f"{len(names)} skipped because {reason}" for reason, names in self.not_decided.items()]
         return "; ".join([f"{num} of {len(self.checked)} checks decided", *reasons])
 
     @property

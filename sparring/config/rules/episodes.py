@@ -93,7 +93,7 @@ def start_rate_without_url(config: Config) -> Iterator[Conflict]:
 def gateway_address_without_remote_agent(config: Config) -> Iterator[Conflict]:
     if config.agent.kind in ("url", "pull"):
         return
-    for key in find_given(config, "agent", "gateway_host", "gateway_port"):
+    for key in find_given(config, "agent", "gateway_host", "gateway_port", "gateway_names"):
         message = "is given, but it is read only with agent.url or agent.pull; leave it out."
         yield Conflict(f"agent.{key}", message, ("agent.url", "agent.pull"))
 

@@ -103,6 +103,11 @@ class AgentSection(Section):
     gateway_port: int = Field(
         default=0, ge=0, le=65535, description="Port that the gateway listens on; 0 uses a free one."
     )
+    gateway_names: tuple[str, ...] = Field(
+        default=(),
+        strict=False,
+        description="Further host names by which a tunnel or a proxy addresses a gateway on a loopback address.",
+    )
     tps_limit: FiniteFloat = Field(
         default=5.0, gt=0, description="Maximum number of episodes per second that are started at `url`."
     )

@@ -15,8 +15,10 @@ from typing_extensions import TypedDict
 from sparring.gateway.dialects.events import unnamed_event
 from sparring.gateway.dialects.validation import (
     LENIENT,
+    MOST_MESSAGES,
     WHOLE,
     Count,
+    Items,
     JsonSchema,
     Lenient,
     Parameters,
@@ -101,8 +103,8 @@ class _TextPart(TypedDict):
 @pydantic.with_config(LENIENT)
 class _Message(TypedDict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: NotRequired[str | list[_TextPart] | None]
-    tool_calls: NotRequired[list[_ToolCall] | None]
+    content: NotRequired[str | Items[_TextPart] | None]
+    tool_calls: NotRequired[Items[_ToolCall] | None]
     tool_call_id: NotRequired[str | None]
     name: NotRequired[str | None]
     reasoning_content: NotRequired[str | None]
@@ -165,7 +167,7 @@ class _JsonSchema(Strict):
 
 
 _ResponseFormat: TypeAlias = Annotated[_PlainText | _JsonObject | _JsonSchema, pydantic.Field(discriminator="type")]
-_Stop: TypeAlias = Annotated[list[StopText], pydantic.Field(max_length=16)]
+_Stop: TypeAlias = Annotated[Items[StopText], pydantic.Field(max_length=16)]
 
 
 class _StreamOptions(Lenient):
@@ -176,8 +178,8 @@ class _Request(Strict):
     """The request fields that the gateway reads. `max_completion_tokens` and `max_tokens` have the same meaning."""
 
     model: str
-    messages: list[Annotated[_Message, remembered(_plain)]] = pydantic.Field(min_length=1)
-    tools: list[Annotated[_Tool, remembered(_without_nulls)]] | None = None
+    messages: Items[Annotated[_Message, remembered(_plain)]] = pydantic.Field(min_length=1, max_length=MOST_MESSAGES)
+    tools: Items[Annotated[_Tool, remembered(_without_nulls)]] | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     max_tokens: Count | None = None

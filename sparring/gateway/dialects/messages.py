@@ -16,7 +16,9 @@ from sparring.chat.messages import read_json
 from sparring.gateway.dialects.events import named_event
 from sparring.gateway.dialects.history import joined, text_of, tool_call
 from sparring.gateway.dialects.validation import (
+    MOST_MESSAGES,
     Count,
+    Items,
     JsonSchema,
     Lenient,
     Parameters,
@@ -96,7 +98,7 @@ class _ToolUse(Lenient):
 class _ToolResult(Lenient):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[_TextBlock] | None = None
+    content: str | Items[_TextBlock] | None = None
     is_error: bool | None = None
 
     @property
@@ -117,7 +119,7 @@ _AssistantBlock: TypeAlias = Annotated[_TextBlock | _ToolUse | _Thinking, pydant
 
 class _UserMessage(Lenient):
     role: Literal["user"]
-    content: str | Annotated[list[_UserBlock], pydantic.Field(min_length=1)]
+    content: str | Annotated[Items[_UserBlock], pydantic.Field(min_length=1)]
 
     @property
     def messages(self) -> list[Message]:
@@ -131,7 +133,7 @@ class _UserMessage(Lenient):
 
 class _AssistantMessage(Lenient):
     role: Literal["assistant"]
-    content: str | list[_AssistantBlock]
+    content: str | Items[_AssistantBlock]
 
     @property
     def messages(self) -> list[Message]:
@@ -144,7 +146,7 @@ class _AssistantMessage(Lenient):
 
 class _SystemMessage(Lenient):
     role: Literal["system"]
-    content: str | list[_TextBlock]
+    content: str | Items[_TextBlock]
     output_config: None = None
 
     @property
@@ -219,7 +221,7 @@ class _ClearThinking(Strict):
 
 
 class _ContextManagement(Strict):
-    edits: list[_ClearThinking] | None = None
+    edits: Items[_ClearThinking] | None = None
 
 
 class _NewThread(Strict):
@@ -236,10 +238,12 @@ class _Request(Strict):
 
     model: str
     max_tokens: Count
-    messages: list[_AnyMessage] = pydantic.Field(min_length=1, description="The last message has the role user.")
-    system: str | list[_TextBlock] | None = None
-    tools: list[_Tool] | None = None
-    stop_sequences: Annotated[list[StopText], pydantic.Field(max_length=16)] | None = None
+    messages: Items[_AnyMessage] = pydantic.Field(
+        min_length=1, max_length=MOST_MESSAGES, description="The last message has the role user."
+    )
+    system: str | Items[_TextBlock] | None = None
+    tools: Items[_Tool] | None = None
+    stop_sequences: Annotated[Items[StopText], pydantic.Field(max_length=16)] | None = None
     temperature: float | None = pydantic.Field(default=None, ge=0, le=1)
     top_p: float | None = pydantic.Field(default=None, gt=0, le=1)
     stream: bool | None = None

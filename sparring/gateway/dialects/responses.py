@@ -16,7 +16,9 @@ from sparring.gateway.dialects.chat_completions import ChatCompletions
 from sparring.gateway.dialects.events import named_event
 from sparring.gateway.dialects.history import joined, text_of, tool_call
 from sparring.gateway.dialects.validation import (
+    MOST_MESSAGES,
     Count,
+    Items,
     JsonSchema,
     Lenient,
     Parameters,
@@ -67,7 +69,7 @@ class _TextPart(Lenient):
 class _MessageItem(Lenient):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[_TextPart]
+    content: str | Items[_TextPart]
 
     @property
     def message(self) -> Message:
@@ -94,7 +96,7 @@ class _CallItem(Lenient):
 class _ResultItem(Lenient):
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[_TextPart]
+    output: str | Items[_TextPart]
 
     @property
     def message(self) -> Message:
@@ -143,7 +145,7 @@ _Item: TypeAlias = Annotated[
 ]
 
 
-_Items: TypeAlias = Annotated[list[_Item], pydantic.Field(min_length=1)]
+_Items: TypeAlias = Annotated[Items[_Item], pydantic.Field(min_length=1, max_length=MOST_MESSAGES)]
 
 
 class _Tool(Lenient):
@@ -221,12 +223,12 @@ class _Request(Strict):
         default=None, description="The id of a stored answer of this episode."
     )
     store: bool | None = None
-    tools: list[_Tool] | None = None
+    tools: Items[_Tool] | None = None
     stream: bool | None = None
     max_output_tokens: Count | None = None
     temperature: float | None = pydantic.Field(default=None, ge=0, le=2)
     top_p: float | None = pydantic.Field(default=None, gt=0, le=1)
-    include: list[_Included] | None = None
+    include: Items[_Included] | None = None
     reasoning: _ReasoningOptions | None = None
     text: _TextOptions | None = None
     tool_choice: ToolChoice | _ChosenTool | None = None

@@ -22,6 +22,10 @@ from sparring.types import Json
 LENIENT = pydantic.ConfigDict(strict=True, extra="ignore")
 
 
+MOST_MESSAGES = 4096
+"""The maximum number of messages of a request. Matching them with earlier turns takes time for each."""
+
+
 class Strict(pydantic.BaseModel):
     """A model that rejects unknown fields and values of incorrect types."""
 
@@ -47,14 +51,14 @@ def remembered(then: Callable[[Any], Any] = lambda read: read) -> pydantic.WrapV
 
     def read(value: Json, validate: pydantic.ValidatorFunctionWrapHandler) -> Any:
         text = json_bytes(value)
-        if text not in known:
+        if (answer := known.get(text)) is None:
             answer = then(validate(value))
             if len(text) > _MAX_REMEMBERED_BYTES:
                 return answer
             if len(known) >= _MAX_REMEMBERED:
                 known.clear()
             known[text] = answer
-        return known[text]
+        return answer
 
     return pydantic.WrapValidator(read)
 
@@ -99,6 +103,11 @@ Count: TypeAlias = Annotated[int, pydantic.Field(ge=1, lt=2**63), WHOLE]
 StopText = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
+Item = TypeVar("Item")
+
+Items: TypeAlias = Annotated[list[Item], pydantic.Field(fail_fast=True)]
+"""A list of which the first invalid item ends the validation. Otherwise, each item would add an error, which takes time
+and memory."""
 
 _INERT_WORDS = frozenset({"billing", "cache", "diagnostics", "metadata", "telemetry", "tier", "trace", "tracing"})
 """Words in the names of fields that describe, route, price or observe a request. In none of the APIs does a field with
