@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparring.config.rules.conflict import ConfigRule, Conflict, endpoint_problems, find_given
-from sparring.config.sections import LISTEN_KEYS, Config
+from sparring.config.sections import LAUNCHED_KEYS, LISTEN_KEYS, Config
 from sparring.errors import UsageError
 from sparring.runtime.address import read_address
 
@@ -63,7 +63,11 @@ def timeout_without_workers(config: Config) -> Iterator[Conflict]:
 
 
 def keys_without_listen(config: Config) -> Iterator[Conflict]:
-    for key in () if config.environment.listen else find_given(config, "environment", *LISTEN_KEYS):
+    if config.environment.listen:
+        return
+    for key in find_given(config, "environment", *LISTEN_KEYS):
+        if key in LAUNCHED_KEYS and config.launches_workers:
+            continue
         message = "is given, but environment.listen is not, so no worker can connect; leave it out."
         yield Conflict(f"environment.{key}", message, ("environment.listen",))
 

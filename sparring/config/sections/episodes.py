@@ -57,7 +57,9 @@ class EnvironmentSection(Section):
         "Empty: none.",
     )
     listen_timeout: FiniteFloat = Field(
-        default=300.0, gt=0, description="Seconds without any worker after which the run ends, if `workers` is 0."
+        default=300.0,
+        gt=0,
+        description="Seconds without any worker after which the run ends, if no worker runs in a process of this machine.",
     )
     api_key_env: str = Field(
         default="SPARRING_API_KEY",
@@ -79,8 +81,10 @@ class EnvironmentSection(Section):
         return self.workers > 0 or self.listen != ""
 
 
-LISTEN_KEYS = ("listen_timeout", "api_key_env", "tls_certificate", "tls_key")
-"""The keys of [environment] that are read only with `listen`."""
+LAUNCHED_KEYS = ("listen_timeout", "api_key_env")
+"""The keys of [environment] that are read only with `listen`, and for workers that a cluster starts."""
+LISTEN_KEYS = (*LAUNCHED_KEYS, "tls_certificate", "tls_key")
+"""The keys of [environment] that are read only where workers connect."""
 
 
 class AgentSection(Section):
