@@ -18,13 +18,12 @@ from sparring.report.page import page
 from sparring.report.reading import Record, read_run
 from sparring.report.verdict import build_verdict
 from sparring.runtime import interrupts
+from sparring.web.gate import Gate, Gated, find_page_key, refuse_page
 from sparring.web.listener import Listener
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-HOST = "127.0.0.1"
-"""Only this machine can connect, because the page shows everything that an agent received."""
 LOOK_SECONDS = 2.0
 """The pause between checks of the run's folder."""
 MAKING_SHARE = 0.2
@@ -80,24 +79,26 @@ class LivePage:
 def watch(
     run: Path,
     *,
-    port: int,
+    listen: Callable[[ASGIApp], Listener],
+    gate: Gate,
     prices: Mapping[str, float],
     on_ready: Callable[[str], None],
     on_problem: Callable[[str], None],
 ) -> None:
-    """Serve the page until KeyboardInterrupt. Port 0 selects a free port. `on_ready` is called with the address.
+    """Serve the page until KeyboardInterrupt, to those whom the gate lets read. `listen` returns the server of an app.
+    `on_ready` is called with the address.
 
     Raises DataError if the folder is not a run, and ServiceError if the port is in use.
     """
     live = LivePage(run, prices, on_problem=on_problem)
     try:
-        interrupts.run(_serve(live, port, on_ready))
+        app = Gated(_app(live), gate, "read", find_key=find_page_key, refuse=refuse_page)
+        interrupts.run(_serve(listen(app), on_ready))
     finally:
         live.close()
 
 
-async def _serve(live: LivePage, port: int, on_ready: Callable[[str], None]) -> None:
-    listener = Listener(_app(live), HOST, port)
+async def _serve(listener: Listener, on_ready: Callable[[str], None]) -> None:
     await listener.start()
     try:
         on_ready(f"{listener.address}/")
