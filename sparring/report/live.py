@@ -92,8 +92,7 @@ def watch(
     """
     live = LivePage(run, prices, on_problem=on_problem)
     try:
-        app = Gated(_app(live), gate, "read", find_key=find_page_key, refuse=refuse_page)
-        interrupts.run(_serve(listen(app), on_ready))
+        interrupts.run(_serve(listen(live_app(live, gate)), on_ready))
     finally:
         live.close()
 
@@ -107,8 +106,8 @@ async def _serve(listener: Listener, on_ready: Callable[[str], None]) -> None:
         await listener.stop()
 
 
-def _app(live: LivePage) -> ASGIApp:
-    """Return the app that sends the page, and at /version what changes in it."""
+def live_app(live: LivePage, gate: Gate) -> ASGIApp:
+    """Return the app that sends the page, and at /version what changes in it, to those whom the gate lets read."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         status, content, kind = HTTPStatus.OK, live.content, "text/html; charset=utf-8"
@@ -129,7 +128,7 @@ def _app(live: LivePage) -> ASGIApp:
         await send({"type": "http.response.start", "status": status.value, "headers": encoded})
         await send({"type": "http.response.body", "body": content})
 
-    return app
+    return Gated(app, gate, "read", find_key=find_page_key, refuse=refuse_page)
 
 
 def _standing(record: Record) -> str:

@@ -16,9 +16,7 @@ from sparring.web.gate import Gate
 from sparring.web.keys import Keys, NamedKey, create_key, single_key
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
-    from sparring.web.listener import Listener
+    from sparring.web.listener import ASGIApp, Listener
 
 KEY_VARIABLE: Final = "SPARRING_API_KEY"
 ADMIN_VARIABLE: Final = "SPARRING_ADMIN_KEY"
