@@ -209,6 +209,13 @@ def test_the_audit_log_has_who_what_and_when_and_follows_a_file_that_is_moved(tm
         AuditLog(tmp_path / "missing" / "audit.jsonl")
 
 
+def test_a_server_without_keys_logs_too(tmp_path: Path) -> None:
+    gate = Gate("watch", free=("complete",), audit=AuditLog(tmp_path / "audit.jsonl"))
+    assert ask(gate, "") == (200, None)
+    logged = json.loads((tmp_path / "audit.jsonl").read_text())
+    assert (logged["name"], logged["status"]) == (None, 200)
+
+
 def test_paths_are_logged_without_keys() -> None:
     assert describe_path("/s/my-own-key/v1/chat/completions") == "/s/KEY/v1/chat/completions"
     assert describe_path("/v1/queue/sTz31k-9_fLw2mmmmm/renew") == "/v1/queue/ID/renew"
