@@ -132,6 +132,12 @@ runs_app = typer.Typer(help="Show, stop or branch runs.", no_args_is_help=True)
 app.add_typer(runs_app, name="runs")
 
 
+keys_app = typer.Typer(help="Create, list, rotate or revoke keys by name.", no_args_is_help=True)
+
+
+app.add_typer(keys_app, name="keys")
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document on standard output.")]
 
 

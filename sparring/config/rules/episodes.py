@@ -102,6 +102,13 @@ def gateway_address_without_remote_agent(config: Config) -> Iterator[Conflict]:
         yield Conflict(f"agent.{key}", message, ("agent.url", "agent.pull"))
 
 
+def worker_keys_without_queue(config: Config) -> Iterator[Conflict]:
+    for key, needed in (("worker_keys", "pull"), ("audit_log", "worker_keys")):
+        if not getattr(config.agent, needed) and find_given(config, "agent", key):
+            message = f"is given, but agent.{needed} is not; leave it out."
+            yield Conflict(f"agent.{key}", message, (f"agent.{needed}",))
+
+
 def gateway_address_for_url(config: Config) -> Iterator[Conflict]:
     if config.agent.url is not None and config.agent.gateway_host == "0.0.0.0":
         message = (
@@ -184,6 +191,7 @@ RULES: tuple[ConfigRule, ...] = (
     invalid_listening,
     start_rate_without_url,
     gateway_address_without_remote_agent,
+    worker_keys_without_queue,
     gateway_address_for_url,
     episode_tokens_above_all_turns,
     truncated_sampling,

@@ -112,6 +112,14 @@ class AgentSection(Section):
         strict=False,
         description="Further host names by which a tunnel or a proxy addresses a gateway on a loopback address.",
     )
+    worker_keys: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File of keys by name for workers that poll (`sparring keys`, scope `work`). None: one key for all workers.",
+    )
+    audit_log: str | None = Field(
+        default=None, min_length=1, description="File to which a line is appended for each request of a worker."
+    )
     tps_limit: FiniteFloat = Field(
         default=5.0, gt=0, description="Maximum number of episodes per second that are started at `url`."
     )
