@@ -19,8 +19,8 @@ from sparring.errors import UsageError
 from sparring.sandbox import Limits, Sandbox, open_sandbox
 from tests.sandbox.attacks import ATTACKS, LIMITS, come_through, succeed_outside
 from tests.sandbox.probes import PROGRAMS, Probe, inside_programs, outcomes, outside, scene
-from tests.sandbox.voids import LIMITS as VOID_LIMITS
 from tests.sandbox.voids import HONEST, RIGHT, STEPS, VOIDS, steps, steps_through
+from tests.sandbox.voids import LIMITS as VOID_LIMITS
 
 KINDS = {
     "X1": "read files, folders, names and secrets of the machine",

@@ -18,7 +18,7 @@ from sparring.agents import CommandAgent
 from sparring.agents.command import _last_object
 from sparring.agents.result import AgentResult
 from sparring.environments import answer, tool_call
-from sparring.errors import AgentFailed
+from sparring.errors import AgentFailed, ServiceError
 from sparring.gateway import Gateway
 from sparring.types import Outcome, Reward
 from tests.agents.test_handed_over import PROGRAM, TASK
@@ -70,6 +70,15 @@ def test_a_program_that_ends_after_a_turn_ends_its_episode_as_it_did(
 def test_a_program_that_fails_before_its_first_turn_is_not_the_policys_failure(code: str, tmp_path: Path) -> None:
     with pytest.raises(AgentFailed, match=r"(?s)exit code [13].*before the policy's first turn"):
         played(code, tmp_path)
+
+
+def test_a_program_that_is_not_there_ends_the_run(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Gateway() as gateway, make_session("a") as session:
+            await CommandAgent(["no-such-agent"], enter=gateway.register, folder=tmp_path).play(TASK, session)
+
+    with pytest.raises(ServiceError, match=r"agent.command = \['no-such-agent'\] cannot be started"):
+        asyncio.run(run())
 
 
 def test_a_process_that_outlives_the_program_does_not_hold_up_its_report(tmp_path: Path) -> None:

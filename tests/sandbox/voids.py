@@ -105,7 +105,7 @@ VOIDS: Mapping[str, str] = {
     "names of 255 bytes": "for n in range(400): open(f'{n:03}' + '\U0001f600' * 63, 'w').close()" + _LEAVE,
     "a folder instead of the work folder": "attempt(os.rename, '/work', '/tmp/w'); attempt(os.rename, '.', '.tmp/w'); attempt(os.rmdir, '.tmp'); open('.tmp', 'w').close()" + _LEAVE,
     "times of another age": "open('answer', 'w').close()\nfor when in (-2**62, 2**62, 0): attempt(os.utime, 'answer', ns=(when, when)); attempt(os.utime, '.', ns=(when, when))" + _LEAVE,
-    "a set-user file that nobody may read": "open('answer', 'w').close(); os.chmod('answer', 0o6000); os.chmod('.', 0o3000)" + _LEAVE,
+    "a set-user file without rights": "open('answer', 'w').close(); os.chmod('answer', 0o6000); os.chmod('.', 0o3000)" + _LEAVE,
     "output up to the limit": "for n in range(64): attempt(os.write, 1, b'x' * 4095)\ntime.sleep(0.3)" + _LEAVE,
     "input that is never read": "os.close(0); os.mkfifo('f'); os.open('f', os.O_RDWR); time.sleep(0.2)" + _LEAVE,
     "closed streams": "os.closerange(0, 4096)\ntime.sleep(0.2)" + _LEAVE,
