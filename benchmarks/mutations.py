@@ -1,6 +1,6 @@
 """Damages recipes, data sets, run folders and command lines at random, and runs commands on them.
 
-Most commands run in this process, and `--commands` as real ones, with a terminal as standard input where nobody types.
+Most commands run in this process, and `--commands` as real ones, with a terminal as standard input on which no one types.
 Each must end within 10 s, with an exit code that docs/commands.md has for the input of a user, an error of less than 4 kB, and
 no traceback or control character in its output. Cases are numbered, so that `--seed 0 --first 400 --cases 200` repeats a part of
 a longer run, and `--first 417 --cases 1` a case that failed."""
@@ -137,7 +137,7 @@ LINES: Sequence[tuple[Sequence[str], Sequence[str]]] = [
     (("train", "toy", "--seeds", "0,4", "--on", "place.toml"), ("--dry-run", "--dry-run", "batch.group_size=no")),
     (("train", "toy", "--model-weights", "run@best"), ("--dry-run", "--dry-run", "batch.group_size=no")),
     (("check", "toy", "--minutes", "0.5", "--page", "page.html", "batch.group_size=4"), ("--only", "nothing")),
-    (("bootstrap", "toy", "--teacher", "expert", "--episodes", "4", "--out", "taught.jsonl"), ("--teacher", "nobody")),
+    (("bootstrap", "toy", "--teacher", "expert", "--episodes", "4", "--out", "taught.jsonl"), ("--teacher", "someone-else")),
     (("quickstart", "toy"), ("batch.group_size=no",)),
     (("control", "run"), ("--unknown",)),
     (
@@ -334,7 +334,7 @@ KINDS: Mapping[str, tuple[Callable[[int, random.Random], Case], frozenset[int]]]
 
 
 OWN_CODE = "It was raised in "
-"""What the error says if the code of a recipe failed, as it may with a damaged episode. Its exit code is 1."""
+"""The message of the error if the code of a recipe failed, as it may with a damaged episode. Its exit code is 1."""
 
 
 class _Late(BaseException):
@@ -361,7 +361,7 @@ def run_here(command: Sequence[str]) -> End:
 
 
 def run_command(command: Sequence[str]) -> End:
-    """Run a command as a user does, but with a terminal as standard input where nobody types."""
+    """Run a command as a user does, but with a terminal as standard input on which no one types."""
     words = [word.replace("\0", "") for word in command]
     ours, theirs = pty.openpty()
     start = time.monotonic()

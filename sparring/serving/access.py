@@ -35,7 +35,7 @@ class Access:
     is_new_key: bool = False
     """Whether the key was made for this server, and is not known to anyone yet."""
     admin_key: str | None = None
-    """The key of the operator, who changes the versions that answer. None: nobody can change them."""
+    """The key of the operator, who changes the versions that answer. None: no one can change them."""
     keys: Keys | None = None
     """The keys by name, instead of the two others."""
     audit: AuditLog | None = None

@@ -201,11 +201,11 @@ class Echo(Environment):
     @tool
     def say(self, text: str) -> str:
         """Say it back."""
-        self.said = text
+        self.text = text
         return text
 
     def final_state(self) -> Json:
-        return {"said": getattr(self, "said", None)}
+        return {"text": getattr(self, "text", None)}
 
 
 HOSTILE: dict[str, Message] = {

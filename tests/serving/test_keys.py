@@ -224,7 +224,7 @@ def test_each_server_admits_the_right_key_only(name: str, tmp_path: Path) -> Non
 
     async def scenario() -> dict[str, int]:
         async with opened(tmp_path) as served:
-            shown = {"no key": None, "wrong key": "sk-nobody", **served.keys}
+            shown = {"no key": None, "wrong key": "sk-stranger", **served.keys}
             return {what: await ask(served, key) for what, key in shown.items()}
 
     found = asyncio.run(scenario())
