@@ -54,8 +54,8 @@ PIECES = [
 WORDS = [
     "", " ", "-", "--", "---", "-x", "--unknown", "--json", "--help", "--name", "\0", "a\0b", "\x1b[2J", "a\nb", "\u202e",
     "\udcff", "x" * 256, "x" * 5000, "\U0001f4a5" * 100, "a/b", "..", "../x", "/dev/null/x", ".", "~", "%s", "$(id)", "*", "-1",
-    "0", "1e999", "nan", "inf", "true", "9" * 5000, "[" * 3000, "=", "a=", "=a", "batch.group_size=", "batch.group_size=" + "9" * 5000,
-    "a." * 3000 + "a=1", "batch.group_size=" + "[" * 3000, "model.name=\x1b[2J", "run@", "run@best", "run@-1", "run@" + "9" * 30,
+    "0", "1e999", "nan", "inf", "true", "9" * 5000, "[" * 3000, "=", "a=", "=a", "batch.group_size=",
+    "batch.group_size=" + "9" * 5000, "a." * 3000 + "a=1", "batch.group_size=" + "[" * 3000, "model.name=\x1b[2J", "run@", "run@best", "run@-1", "run@" + "9" * 30,
     "@", "openai:m@http://127.0.0.1:9", "expert", "constant:", "script:", "hf://", "s3://", "file://", "http://[",
     "H100:" + "9" * 30, ":",
 ]  # fmt: skip
@@ -137,7 +137,10 @@ LINES: Sequence[tuple[Sequence[str], Sequence[str]]] = [
     (("train", "toy", "--seeds", "0,4", "--on", "place.toml"), ("--dry-run", "--dry-run", "batch.group_size=no")),
     (("train", "toy", "--model-weights", "run@best"), ("--dry-run", "--dry-run", "batch.group_size=no")),
     (("check", "toy", "--minutes", "0.5", "--page", "page.html", "batch.group_size=4"), ("--only", "nothing")),
-    (("bootstrap", "toy", "--teacher", "expert", "--episodes", "4", "--out", "taught.jsonl"), ("--teacher", "someone-else")),
+    (
+        ("bootstrap", "toy", "--teacher", "expert", "--episodes", "4", "--out", "taught.jsonl"),
+        ("--teacher", "someone-else"),
+    ),
     (("quickstart", "toy"), ("batch.group_size=no",)),
     (("control", "run"), ("--unknown",)),
     (

@@ -208,11 +208,16 @@ class Echo(Environment):
         return {"text": getattr(self, "text", None)}
 
 
+def tool_call_with(arguments: str) -> Message:
+    function = {"name": "say", "arguments": arguments}
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+
+
 HOSTILE: dict[str, Message] = {
     "half a character": tool_call("say", text="a\ud83db"),
     "zeros and escapes": tool_call("say", text="\0\x1b[2J\u202e" * 99),
     "8 MB": tool_call("say", text="x" * (8 << 20)),
-    "a number of 5,000 digits": tool_call("say", text=10**5000),
+    "a number of 5,000 digits": tool_call_with('{"text": %s}' % ("9" * 5000)),
     "deep": tool_call("say", text=functools.reduce(lambda inside, _: [inside], range(900), "a")),
     "a marked value": tool_call("say", text='{"@": ["tuple", [1]]}'),
     "no name": tool_call("", text="a"),
