@@ -55,7 +55,8 @@ WORDS = [
     "", " ", "-", "--", "---", "-x", "--unknown", "--json", "--help", "--name", "\0", "a\0b", "\x1b[2J", "a\nb", "\u202e",
     "\udcff", "x" * 256, "x" * 5000, "\U0001f4a5" * 100, "a/b", "..", "../x", "/dev/null/x", ".", "~", "%s", "$(id)", "*", "-1",
     "0", "1e999", "nan", "inf", "true", "9" * 5000, "[" * 3000, "=", "a=", "=a", "batch.group_size=",
-    "batch.group_size=" + "9" * 5000, "a." * 3000 + "a=1", "batch.group_size=" + "[" * 3000, "model.name=\x1b[2J", "run@", "run@best", "run@-1", "run@" + "9" * 30,
+    "batch.group_size=" + "9" * 5000,
+    "a." * 3000 + "a=1", "batch.group_size=" + "[" * 3000, "model.name=\x1b[2J", "run@", "run@best", "run@-1", "run@" + "9" * 30,
     "@", "openai:m@http://127.0.0.1:9", "expert", "constant:", "script:", "hf://", "s3://", "file://", "http://[",
     "H100:" + "9" * 30, ":",
 ]  # fmt: skip
