@@ -314,7 +314,8 @@ BUBBLEWRAP = Backend(
     install="apt-get install bubblewrap (dnf, pacman and apk have it under the same name). If it is installed and "
     "fails, let users create user namespaces: sysctl user.max_user_namespaces=15000, "
     "kernel.unprivileged_userns_clone=1 (Debian), kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); "
-    "in a container, also a seccomp profile that allows unshare and mount.",
+    "in a container, also a seccomp profile that allows unshare and mount, and an unmasked /proc (docker run --security-opt "
+    "seccomp=unconfined --security-opt systempaths=unconfined).",
 )
 GVISOR = Backend(
     name="gvisor",
