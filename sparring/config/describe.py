@@ -33,6 +33,7 @@ _READERS = {
     "environment.worker_timeout": "environment.workers above 0, or environment.listen",
     **dict.fromkeys((f"environment.{key}" for key in LISTEN_KEYS), "environment.listen"),
     "agent.max_turns": "agent.function, agent.command, agent.url and agent.pull",
+    "agent.variables": "agent.command",
     "agent.gateway_host": "agent.url and agent.pull",
     "agent.gateway_port": "agent.url and agent.pull",
     "agent.gateway_names": "agent.url and agent.pull",
