@@ -30,7 +30,9 @@ OF_THE_TRACKER = {
 def queries() -> list[str]:
     """Return the queries of the dashboard's panels, for a run of a name."""
     return [
-        target["expr"].replace("$run", "shop") for panel in DASHBOARD["panels"] for target in panel.get("targets", ())
+        target["expr"].replace("$run", "shop").replace(".+", "finished")
+        for panel in DASHBOARD["panels"]
+        for target in panel.get("targets", ())
     ]
 
 
