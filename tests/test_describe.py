@@ -74,6 +74,7 @@ UNREAD = {
     "agent.gateway_host": ("localhost", ["agent.function=a:b"], "agent.url and agent.pull"),
     "agent.gateway_port": (80, ["agent.function=a:b"], "agent.url and agent.pull"),
     "agent.gateway_names": (("tunnel",), ["agent.function=a:b"], "agent.url and agent.pull"),
+    "agent.variables": (("REGION=eu",), ["agent.function=a:b"], "agent.command"),
     "agent.tps_limit": (2.0, ["agent.pull=true"], "agent.url"),
     "data.validation_fraction": (0.2, ["data.validation=v.jsonl"], "recipes without data.validation"),
     "data.held_out_fraction": (0.2, ["data.held_out=h.jsonl"], "recipes without data.held_out"),

@@ -14,7 +14,7 @@ from typing import Any, final
 
 from sparring.agents.endpoint import EndpointLike
 from sparring.agents.result import AgentResult, ended_by
-from sparring.errors import RewardError, ServiceError
+from sparring.errors import RewardError, ServiceError, UsageError
 from sparring.rewards.reports import HANDED_OVER, read_report
 from sparring.rewards.rules import to_reward
 from sparring.sessions import AnySession
@@ -26,6 +26,9 @@ _MOST_OUTPUT, _MOST_ERRORS = 8 << 20, 64 << 10
 """The number of bytes that are kept of a program's output and errors. A report over HTTP has the same limit."""
 _CHUNK, _MOST_LEFT = 1 << 16, 1 << 20
 """A pipe holds at most 1 MiB, unless root has raised the limit."""
+PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
+"""The environment variables of this process that every program gets."""
+_OF_THE_EPISODE = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY")
 
 
 @final
@@ -34,18 +37,33 @@ class CommandAgent:
     ends.
 
     The program gets `OPENAI_BASE_URL` and `OPENAI_API_KEY` (and the corresponding Anthropic variables) as environment
-    variables. It reads the task from standard input as JSON: `{"id", "messages", "prompt"}`, without the fields that
+    variables, together with those in PASSED_ON and those that the recipe lists. All other variables of this process,
+    such as keys of trackers and endpoints, are left out.
+
+    The program reads the task from standard input as JSON: `{"id", "messages", "prompt"}`, without the fields that
     hold the ground truth. If the recipe defines other policies, the task also contains `policies`, with a `base_url`
     and an `api_key` for each policy. The last line of its standard output may be `{"reward": ...}`, where the reward is
     a number or a list with one number per turn. The object may also contain `components`, `metrics`, `final_state`,
     `transitions` and `artifacts`. Without a reward, the recipe's reward function grades the episode.
     """
 
-    def __init__(self, command: Sequence[str], *, enter: Callable[[AnySession], EndpointLike], folder: Path) -> None:
-        """Create an agent. `enter` opens a gateway endpoint for a session; `folder` is the working directory of the program."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        enter: Callable[[AnySession], EndpointLike],
+        folder: Path,
+        variables: Sequence[str] = (),
+    ) -> None:
+        """Create an agent. `enter` opens a gateway endpoint for a session; `folder` is the working directory of the program.
+
+        `variables` lists further environment variables of the program, as `NAME` or `NAME=value`. Raises the errors of
+        `_resolve`.
+        """
         self._command = tuple(command)
         self._enter = enter
         self._folder = folder
+        self._variables = _resolve(variables)
 
     async def play(self, task: Task, session: AnySession) -> AgentResult:
         """Run one episode. If the program fails after the policy's first turn, the outcome of the episode is `policy_error`,
@@ -66,8 +84,7 @@ class CommandAgent:
         except OSError as error:
             raise ServiceError(
                 f"agent.command = {list(self._command)} cannot be started in {self._folder}: {error}. Give the path of "
-                "an "
-                "existing program and its arguments, as a list."
+                "an existing program and its arguments, as a list."
             ) from error
         if code != 0:
             return ended_by(None, session, f"the agent ended with exit code {code}: {err.strip()[-_TAIL:]}")
@@ -85,7 +102,7 @@ class CommandAgent:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
                 cwd=self._folder,
-                env=_environment(endpoint),
+                env={**self._variables, **_episode_variables(endpoint)},
                 start_new_session=True,
                 stdin=input,
                 stdout=out.write_end,
@@ -189,15 +206,32 @@ def _texts(value: Json) -> Iterator[str]:
             yield from _texts(one)
 
 
-def _environment(endpoint: EndpointLike) -> dict[str, str]:
+def _resolve(listed: Sequence[str]) -> dict[str, str]:
+    """Return the variables in PASSED_ON and those that a recipe lists: `NAME` passes on the variable of this process,
+    `NAME=value` sets it.
+
+    Raises UsageError for a listed variable that this process does not have, and for one that each episode sets.
+    """
+    found = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    for entry in listed:
+        name, is_set, value = entry.partition("=")
+        if name in _OF_THE_EPISODE:
+            raise UsageError(
+                f"agent.variables has {name}, which every episode sets to its own address or key; leave it out."
+            )
+        if not is_set and name not in os.environ:
+            raise UsageError(
+                f"agent.variables has {name}, but the environment has no such variable. Set it before the command "
+                f"starts, write {name}=VALUE, or leave it out."
+            )
+        found[name] = value if is_set else os.environ[name]
+    return found
+
+
+def _episode_variables(endpoint: EndpointLike) -> dict[str, str]:
     base = endpoint.base_url.removesuffix("/v1")
-    return {
-        **os.environ,
-        "OPENAI_BASE_URL": endpoint.base_url,
-        "OPENAI_API_KEY": endpoint.api_key,
-        "ANTHROPIC_BASE_URL": base,
-        "ANTHROPIC_API_KEY": endpoint.api_key,
-    }
+    values = (endpoint.base_url, endpoint.api_key, base, endpoint.api_key)
+    return dict(zip(_OF_THE_EPISODE, values, strict=True))
 
 
 def _prompt(task: Task) -> Any:

@@ -82,7 +82,9 @@ def load_agent(
         function = found if isinstance(found, FunctionAgent) else FunctionAgent(found)
         agent: Agent = function.entering(gateway.register).play
     elif section.command is not None:
-        agent = CommandAgent(section.command, enter=gateway.register, folder=recipe_dir).play
+        agent = CommandAgent(
+            section.command, enter=gateway.register, folder=recipe_dir, variables=section.variables
+        ).play
     elif section.url is not None:
         pushing = HttpAgent(
             section.url,

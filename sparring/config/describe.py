@@ -44,6 +44,7 @@ _READERS = {
         (f"environment.{key}" for key in LAUNCHED_KEYS), "environment.listen, and workers that a Ray cluster starts"
     ),
     "agent.max_turns": "agent.function, agent.command, agent.url and agent.pull",
+    "agent.variables": "agent.command",
     "agent.gateway_host": "agent.url and agent.pull",
     "agent.gateway_port": "agent.url and agent.pull",
     "agent.gateway_names": "agent.url and agent.pull",

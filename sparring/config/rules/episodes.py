@@ -94,6 +94,11 @@ def start_rate_without_url(config: Config) -> Iterator[Conflict]:
         yield Conflict("agent.tps_limit", "is given, but agent.url is not; leave it out.", ("agent.url",))
 
 
+def variables_without_program(config: Config) -> Iterator[Conflict]:
+    if config.agent.command is None and find_given(config, "agent", "variables"):
+        yield Conflict("agent.variables", "is given, but agent.command is not; leave it out.", ("agent.command",))
+
+
 def gateway_address_without_remote_agent(config: Config) -> Iterator[Conflict]:
     if config.agent.kind in ("url", "pull"):
         return
@@ -185,6 +190,7 @@ RULES: tuple[ConfigRule, ...] = (
     several_agents,
     environment_keys_with_agent,
     missing_without_agent,
+    variables_without_program,
     workers_without_work,
     timeout_without_workers,
     keys_without_listen,

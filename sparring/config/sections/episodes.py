@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat
 
@@ -96,6 +96,11 @@ class AgentSection(Section):
     )
     command: tuple[str, ...] | None = Field(
         default=None, strict=False, min_length=1, description="Program with its arguments, started for every episode."
+    )
+    variables: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(=|$)")], ...] = Field(
+        default=(),
+        strict=False,
+        description="Further environment variables of `command`: `NAME` passes one on, `NAME=value` sets it.",
     )
     url: str | None = Field(default=None, description="Address of a running agent that receives episodes by POST.")
     pull: bool = Field(default=False, description="Whether episodes wait for workers that poll the gateway for them.")
