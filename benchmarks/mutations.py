@@ -387,7 +387,9 @@ def run_command(command: Sequence[str]) -> End:
         process.wait()
         os.close(ours)
         os.close(theirs)
-        texts = [file.seek(0) or file.read().decode("utf-8", "replace") for file in (output, errors)]
+        for file in (output, errors):
+            file.seek(0)
+        texts = [file.read().decode("utf-8", "replace") for file in (output, errors)]
     return End(code=code, seconds=seconds, output=texts[0], errors=texts[1])
 
 

@@ -266,27 +266,10 @@ class Collector:
         ledger.advance_nowait(rollout_id, RolloutState.RUNNING)
         began, began_at = self._clock.monotonic(), self._clock.now()
         session = self._session(plan, member, rollout_id, deadline=began + self._limits.timeout_seconds)
-        seconds = self._limits.timeout_seconds
         try:
             async with session:
-                try:
-                    async with asyncio.timeout(seconds + overtime(seconds)):
-                        with programs_end(time.monotonic() + seconds):
-                            played = await self._run_agent(plan, session)
-                except TimeoutError:
-                    late = AgentTimeout(
-                        f"the episode was not over after rollout_timeout = {seconds:g} s, and did not return "
-                        f"within {overtime(seconds):g} s more"
-                    )
-                    played = ended_elsewhere(late, session)
-                except PolicyTimeout as error:
-                    played = AgentResult(outcome=Outcome.POLICY_TIMEOUT, messages=session.messages, error=str(error))
-                except blamed as error:
-                    if not _may_be_own(error):
-                        raise
-                    played = broken_again(error, session)
-                    self._broken.add(rollout_id)
-            check_first_request(played, session, began=began, timeout_seconds=seconds)
+                played = await self._play(plan, session, rollout_id, blamed)
+            check_first_request(played, session, began=began, timeout_seconds=self._limits.timeout_seconds)
             if session.failure is not None and limit_met(session.failure) is None:
                 # The agent continued without the turn, so the result is not caused by the policy.
                 raise session.failure
@@ -339,6 +322,29 @@ class Collector:
         )
         ledger.advance_nowait(rollout_id, RolloutState.FINISHED)
         return await self._grade(trajectory, plan, played.reward)
+
+    async def _play(
+        self, plan: GroupPlan, session: AnySession, rollout_id: str, blamed: tuple[type[InfrastructureError], ...]
+    ) -> AgentResult:
+        """Run the agent within the time limit. Failures of the types in `blamed` count as caused by the policy."""
+        seconds = self._limits.timeout_seconds
+        try:
+            async with asyncio.timeout(seconds + overtime(seconds)):
+                with programs_end(time.monotonic() + seconds):
+                    return await self._run_agent(plan, session)
+        except TimeoutError:
+            late = AgentTimeout(
+                f"the episode was not over after rollout_timeout = {seconds:g} s, and did not return "
+                f"within {overtime(seconds):g} s more"
+            )
+            return ended_elsewhere(late, session)
+        except PolicyTimeout as error:
+            return AgentResult(outcome=Outcome.POLICY_TIMEOUT, messages=session.messages, error=str(error))
+        except blamed as error:
+            if not _may_be_own(error):
+                raise
+            self._broken.add(rollout_id)
+            return broken_again(error, session)
 
     async def _run_agent(self, plan: GroupPlan, session: AnySession) -> AgentResult:
         # A copy, so that an environment's changes to its task do not affect the next episode or the grading.

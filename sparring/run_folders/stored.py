@@ -178,7 +178,7 @@ def _is(value: Any, kind: Any) -> bool:
         return False
     inner = get_args(kind)[-1]
     allowed = {float: {int, float, NoneType}, dict[str, Any]: {dict}}.get(inner, {inner})
-    return set(map(type, value.values() if container is dict else value)) <= allowed
+    return set(map(type, value.values() if isinstance(value, dict) else value)) <= allowed
 
 
 def parse_trajectory(row: Mapping[str, Any], transitions: Iterable[Mapping[str, Json]], where: str) -> Trajectory:

@@ -160,7 +160,8 @@ class Gated:
     def __init__(self, app: ASGIApp, gate: Gate, needs: Permission, *, find_key: FindKey, refuse: Refuse) -> None:
         """Require a key with the permission `needs`. `find_key` returns the key of a request, or "". `refuse` returns the
         answer to a refused request."""
-        self._app, self._gate, self._needs, self._find_key, self._refuse = app, gate, needs, find_key, refuse
+        self._app, self._gate, self._find_key, self._refuse = app, gate, find_key, refuse
+        self._needs: Permission = needs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         address = scope["client"][0] if scope.get("client") else ""
