@@ -49,6 +49,8 @@ ends as `policy_error`. If it raises an InfrastructureError, the episode is give
 
 _POLL_SECONDS = 20.0
 _LONGEST_PAUSE_SECONDS = 30.0
+_PASSING = frozenset({408, 429})
+"""The statuses of a machine that is busy, and of a quota that is used up."""
 
 
 def work(
@@ -203,8 +205,8 @@ class Worker:
             raise UsageError(f"the {what} of an episode was refused: {response.status_code}: {response.text[:300]}")
 
     async def _post(self, path: str, body: Json, *, headers: Mapping[str, str] | None = None) -> httpx.Response:
-        """Repeat a request until an answer has a status below 500. Raises ServiceError after `patience_seconds` without
-        one."""
+        """Repeat a request until an answer has a status below 500 that is not in `_PASSING`. Raises ServiceError after
+        `patience_seconds` without one."""
         began, pause = self._clock(), 0.5
         while True:
             try:
@@ -213,7 +215,7 @@ class Worker:
                     content=json.dumps(body, ensure_ascii=False).encode(),
                     headers=headers or self._headers,
                 )
-                if response.status_code < 500:
+                if response.status_code < 500 and response.status_code not in _PASSING:
                     return response
                 problem = f"it answered {response.status_code}: {response.text[:300]}"
             except httpx.TransportError as error:
@@ -221,8 +223,7 @@ class Worker:
             if self._clock() - began >= self._patience_seconds:
                 raise ServiceError(
                     f"The gateway at {self._endpoint} did not answer for {self._patience_seconds:g} s: {problem}. "
-                    "Check that the "
-                    "run has not ended and that the address is right."
+                    "Check that the run has not ended and that the address is right."
                 )
             # Jitter, so that workers that lost the connection together do not reconnect together.
             await self._sleep(self._rng.uniform(pause / 2, pause))

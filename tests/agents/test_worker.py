@@ -275,6 +275,15 @@ def test_a_gateway_that_is_not_there_is_waited_for_but_not_for_ever() -> None:
     assert 10 <= sum(slept) < 30
 
 
+@pytest.mark.parametrize("status", [408, 429, 503])
+def test_a_gateway_that_is_busy_is_waited_for_but_not_for_ever(status: int) -> None:
+    async def run(worker: Worker) -> None:
+        with pytest.raises(ServiceError, match=rf"did not answer for 10 s: it answered {status}: later"):
+            await worker.run()
+
+    assert 10 <= sum(asked(lambda _: httpx.Response(status, text="later"), run)) < 30
+
+
 def test_a_wrong_key_is_reported_and_not_tried_again() -> None:
     async def run(worker: Worker) -> None:
         with pytest.raises(ServiceError, match="returned no episode: 401: no"):
