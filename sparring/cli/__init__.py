@@ -4,9 +4,9 @@ from sparring.cli.command import app, main
 
 # The imports are in the order in which `--help` lists the commands.
 from sparring.cli import init, quickstart, bootstrap, train, settings, plan, check, control, evaluate  # isort: skip
-from sparring.cli import stored, report, export, diagnose, serve, worker, runs, verify, install, doctor  # isort: skip
+from sparring.cli import stored, report, export, diagnose, serve, worker, runs, prune, verify, install, doctor  # isort: skip
 
 __all__ = [
     "app", "bootstrap", "check", "control", "diagnose", "doctor", "evaluate", "export", "init", "install", "main", "plan",
-    "quickstart", "report", "runs", "serve", "settings", "stored", "train", "verify", "worker",
+    "prune", "quickstart", "report", "runs", "serve", "settings", "stored", "train", "verify", "worker",
 ]  # fmt: skip
