@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long evidence test long fast lint resolve wheelhouse docs clients openenv mlflow wandb vllm vllm-learn cluster llama-cpp faults gpu benchmarks smoke tutorials clean
+.PHONY: quickstart quickstart-long evidence test long fast lint resolve wheelhouse locked lock audit sbom release docs browser clients openenv mlflow wandb vllm vllm-learn cluster llama-cpp faults gpu benchmarks smoke tutorials clean
 
 # Trains a small model, in minutes on any two cores; quickstart-long trains the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -52,6 +52,47 @@ EXTRAS ?= train,data
 wheelhouse: .venv/created
 	$(BIN)/python -m pip wheel --constraint constraints.txt --wheel-dir wheelhouse '.[$(EXTRAS)]'
 
+# The environment of the tests, from the files of locks/: pip refuses a file whose hash is not in them. TORCH is cpu or cuda.
+# `make test` then uses this environment.
+TORCH ?= cpu
+LOCKED := --require-hashes --no-deps --requirement locks/torch-$(TORCH).txt
+locked: .venv/created
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(LOCKED) --requirement locks/development.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable '.[train,data,dev]'
+	$(BIN)/python -m pip check
+	touch .venv/train .venv/dev .venv/benchmarks .venv/cluster
+
+# Solves locks/ again, after a change of constraints.txt, pyproject.toml or locks/tools.in.
+lock: .clients/release
+	$(PYTHON) tests/installs/lock.py .clients/release/bin/uv
+
+# Looks for known vulnerabilities in everything that locks/ lists. Prints SKIPPED and why if the index of vulnerabilities does
+# not answer.
+audit: .clients/release
+	$(PYTHON) tests/installs/audit.py .clients/release/bin/pip-audit
+
+# What the images contain, as a CycloneDX document in dist/, validated against its schema.
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+sbom: .clients/release
+	mkdir -p dist
+	cat locks/torch-$(TORCH).txt locks/image.txt | .clients/release/bin/cyclonedx-py requirements - \
+		--pyproject pyproject.toml --mc-type application --output-reproducible --spec-version 1.6 --validate \
+		--output-file dist/sparring-$(VERSION)-$(TORCH).cdx.json
+
+# The files of a release in dist/: the source distribution, the wheel that is built from it, the SBOM of each image, and the
+# sha256 of all of them. Two builds of one commit give the same files.
+release: .clients/release
+	rm -rf dist build
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) .clients/release/bin/python -m build --no-isolation --outdir dist
+	$(MAKE) sbom TORCH=cpu
+	$(MAKE) sbom TORCH=cuda
+	cd dist && sha256sum * > SHA256SUMS
+
+.clients/release: locks/tools.txt
+	$(PYTHON) -m venv --clear $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement locks/tools.txt
+	touch $@
+
 # Runs episodes of real agent clients through the gateway. Each client is installed in a separate virtual environment below
 # .clients/ (4.3 GB in total). CLIENTS selects clients: make clients CLIENTS="openai strands", or CLIENTS=--only-ci.
 clients: .venv/dev
@@ -78,6 +119,10 @@ wandb: .venv/dev
 # adapters that change while turns run, and a server that is killed during a run. 15 minutes on two cores.
 vllm: .venv/dev .clients/vllm
 	SPARRING_TEST_VLLM=.clients/vllm $(BIN)/python -m pytest tests/vllm
+
+# A real Chromium opens hostile pages, which try to use every server, and the pages of runs (Debian: apt-get install chromium).
+browser: .venv/dev
+	SPARRING_TEST_BROWSER=1 $(BIN)/python -m pytest --tier all tests/web/test_browser.py tests/report/test_browser.py
 
 # pointer_chase learns through vLLM, and is compared with the same run in one process.
 vllm-learn: .venv/dev .clients/vllm

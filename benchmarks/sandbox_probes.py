@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.report import needs, options, report
@@ -19,8 +19,8 @@ from sparring.errors import UsageError
 from sparring.sandbox import Limits, Sandbox, open_sandbox
 from tests.sandbox.attacks import ATTACKS, LIMITS, come_through, succeed_outside
 from tests.sandbox.probes import PROGRAMS, Probe, inside_programs, outcomes, outside, scene
+from tests.sandbox.voids import HONEST, RIGHT, STEPS, VOIDS, steps, steps_through
 from tests.sandbox.voids import LIMITS as VOID_LIMITS
-from tests.sandbox.voids import VOIDS, comes_through
 
 KINDS = {
     "X1": "read files, folders, names and secrets of the machine",
@@ -38,6 +38,10 @@ KINDS = {
     "X14": "artefacts that are links, pipes, too many or too large",
     "X15": "SQL that writes, reaches files or does not end",
     "X16": "arithmetic that is a program or does not end",
+    "X17": "unit tests after a wrong program that breaks its sandbox",
+    "X18": "collect files after such a program",
+    "X19": "write a file and run the next program after it",
+    "X20": "grade its files",
 }
 BACKENDS = ("bubblewrap", "gvisor", "docker")
 
@@ -60,28 +64,27 @@ def main() -> int:
         controls = {name for name, outcome in outside(host, programs).items() if outcome == "through"}
         through = {name: asyncio.run(programs_through(place, host, programs)) for name, place in sandboxes.items()}
     controls |= set(succeed_outside(attacks))
-    unharmed = {name: asyncio.run(voids_through(name, voids)) for name in sandboxes}
     seconds = {"controls": time.perf_counter() - began}
     for name, place in sandboxes.items():
         began = time.perf_counter()
         through[name] |= set(asyncio.run(come_through(place, attacks)))
+        through[name] |= asyncio.run(voids_through(name, voids))
         seconds[name] = time.perf_counter() - began
     seen = asyncio.run(canaries_seen(next(iter(sandboxes.values())), num_episodes))
-    rows = table(controls, through, by_line=arguments.lines)
+    rows = table(controls | set(after(voids)), through, by_line=arguments.lines)
     lines = [line for line in (*programs, *attacks) if line.name in controls]
     figures = {
         "probe lines that come through without a sandbox": float(len(lines)),
+        "lines after programs that break their sandbox": float(len(STEPS) * len(voids)),
         "lines without a positive control here": float(len(programs) + len(attacks) - len(lines)),
         **{f"come through {name}": float(len(names)) for name, names in through.items()},
         "canaries seen": float(seen),
-        **{f"programs that break their box, no failure in {name}": float(n) for name, n in unharmed.items()},
         **{f"seconds, {name}": value for name, value in seconds.items()},
     }
     targets = {
         "probe lines that come through without a sandbox": {"at_least": 120.0},
         **{f"come through {name}": {"at_most": 0.0} for name in through},
         "canaries seen": {"at_most": 0.0},
-        **{f"programs that break their box, no failure in {name}": {"at_most": 0.0} for name in unharmed},
     }
     sides = {
         "without a sandbox": len(lines),
@@ -121,19 +124,25 @@ async def programs_through(sandbox: Sandbox, host: dict[str, Any], programs: Seq
     return {probe.name for probe in programs if is_breach(probe)}
 
 
-async def voids_through(backend: Any, voids: Mapping[str, Any]) -> int:
-    """Return the number of programs that break their sandbox and get a different score than honest programs."""
+def after(voids: Iterable[str]) -> dict[str, str]:
+    """Return the kind of each line about a step after a program that breaks its sandbox, by the name of the line."""
+    return {f"{step}: {name}": id for id, step in STEPS.items() for name in voids}
+
+
+async def voids_through(backend: Any, voids: Mapping[str, str]) -> set[str]:
+    """Return the lines that end in another way than after an honest wrong answer, and all of them if their controls fail:
+    an honest wrong answer, and a right one."""
     place = open_sandbox(backend=backend, limits=VOID_LIMITS)
+    right = {**HONEST, "unit tests": "passed", "grade": "right"}
+    if await steps(place) != HONEST or await steps(place, answer=RIGHT) != right:
+        return set(after(voids))
     slots = asyncio.Semaphore(3)
 
-    async def through(name: str) -> bool:
+    async def through(name: str) -> set[str]:
         async with slots:
-            is_through = await comes_through(place, voids[name])
-        if is_through:
-            print(f"{backend}: {name} is no failure")
-        return is_through
+            return {f"{step}: {name}" for step in await steps_through(place, voids[name])}
 
-    return sum(await asyncio.gather(*map(through, voids)))
+    return set[str]().union(*await asyncio.gather(*map(through, voids)))
 
 
 async def canaries_seen(sandbox: Sandbox, num_episodes: int) -> int:
@@ -157,21 +166,18 @@ async def canaries_seen(sandbox: Sandbox, num_episodes: int) -> int:
 
 
 def table(controls: set[str], through: dict[str, set[str]], *, by_line: bool) -> list[dict[str, Any]]:
-    """Return one row for each kind, or for each line."""
-    lines = [line for line in (*PROGRAMS, *ATTACKS) if line.name in controls]
+    """Return one row for each kind, or for each line. `controls` are the names of the lines whose control holds."""
+    kinds = {line.name: line.id for line in (*PROGRAMS, *ATTACKS)} | after(VOIDS)
+    kinds = {line: id for line, id in kinds.items() if line in controls}
     if by_line:
         shown = {True: "THROUGH", False: "contained"}
         return [
-            {
-                "id": line.id,
-                "attempt": line.name,
-                **{name: shown[line.name in names] for name, names in through.items()},
-            }
-            for line in lines
+            {"id": id, "attempt": line, **{name: shown[line in names] for name, names in through.items()}}
+            for line, id in kinds.items()
         ]
     rows = []
     for id, kind in KINDS.items():
-        names = {line.name for line in lines if line.id == id}
+        names = {line for line, kind in kinds.items() if kind == id}
         held = {name: f"{len(names - through[name])} of {len(names)}" for name in through}
         rows.append({"id": id, "attempt": kind, "lines": len(names), **held})
     return rows

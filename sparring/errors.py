@@ -114,6 +114,16 @@ class AgentFailed(InfrastructureError):
     turn, the policy counts as the cause of the failure, as it does for an exception in an agent function."""
 
 
+class AgentLost(InfrastructureError):
+    """The worker that ran the agent disappeared after a turn of the policy. Its machine may have failed, or the policy's
+    output may have ended it."""
+
+
+class EnvironmentFailed(InfrastructureError):
+    """The code of an environment raised an exception, but no InfrastructureError. After the first turn, the policy counts
+    as the cause, because this code works on the policy's output."""
+
+
 class AgentTimeout(AgentFailed):
     """An agent did not finish in time and requested no other turn. After the first turn, this counts as a timeout of
     the policy, because the policy's output determines what the agent waits for."""

@@ -444,6 +444,9 @@ class TrajectoryGroup:
     """The number of lost members whose outcome is CLIENT_ERROR."""
     num_unrewarded: int = 0
     """The number of lost members whose outcome is REWARD_ERROR."""
+    num_broken: int = 0
+    """The number of members that broke their environment or agent in several attempts, and count as failures of the
+    policy."""
     refused: Mapping[str, int] = field(default_factory=dict)
     """The number of requests that the gateway refused, by reason, over all members, including lost members and
     retries."""

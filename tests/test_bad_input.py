@@ -1,5 +1,8 @@
 """Errors of users end with the right exit code and state what was given, why it fails, and what to do."""
 
+import functools
+import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,6 +56,11 @@ def a_run(*, name: str = "old", status: str = "completed") -> RunFolder:
     folder = RunFolder.create(load_config(recipe), recipe, name=name)
     folder.set_status(status, step=1)
     return folder
+
+
+def a_run_with(name: str) -> None:
+    path = a_run().path / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), name: "x"}), "utf-8")
 
 
 def a_baseline() -> None:
@@ -464,6 +472,16 @@ CHECKPOINTS = [
     Case(
         "resuming a run without checkpoint", ("train", "--resume", "runs/old"), DATA, ("contains no checkpoint",), a_run
     ),
+    *(
+        Case(
+            f"a manifest whose {name} is no {kind}",
+            ("runs", "show", "old"),
+            DATA,
+            ("manifest.json", name, "restore the file"),
+            functools.partial(a_run_with, name),
+        )
+        for name, kind in (("created", "time"), ("versions", "object"), ("checked", "list"))
+    ),
     Case(
         "a status file that is not JSON",
         ("runs", "show", "old"),
@@ -514,6 +532,11 @@ CHECKPOINTS = [
 COMMANDS = [
     Case("no recipe", ("train",), USAGE, ("no recipe was given", "sparring init")),
     Case("an unknown command", ("trian",), USAGE, ("trian",)),
+    Case("an unknown command of 5,000 characters", ("x" * 5000,), USAGE, ("No such command", "characters) ...")),
+    Case("a word of 5,000 characters too many", ("runs", "show", "old", "x" * 5000), USAGE, ("characters) ...",)),
+    Case("an option with control characters", ("train", "--\x1b[2J"), USAGE, (r"--\x1b[2J",)),
+    Case("a recipe that is a pipe", ("train", "pipe"), USAGE, ("pipe or a device",), lambda: os.mkfifo("pipe")),
+    Case("a place file without end", (*DRY, "--on", "/dev/zero"), USAGE, ("pipe or a device",)),
     Case("an unknown option", ("train", "toy", "--fast"), USAGE, ("--fast",)),
     Case(
         "a run name that is taken",

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from sparring.cli import app
 from sparring.cli.command import report_failures
+from sparring.cli.train import _report_training  # pyright: ignore[reportPrivateUsage] - a stop needs a signal
 from sparring.config import load_config
 from sparring.data import read_tasks, split_tasks
 from sparring.environments import record_demonstration
@@ -23,6 +24,7 @@ from sparring.errors import RewardError
 from sparring.run_folders import RunFolder
 from sparring.run_folders.stored import read_trajectories
 from sparring.tracking import LocalTracker
+from sparring.training_run.following import read_result
 from sparring.types import Outcome, Trajectory
 
 CHASE = Path(__file__).parents[1] / "recipes" / "pointer_chase"
@@ -68,7 +70,7 @@ def test_help_answers_without_importing_torch() -> None:
         assert command in out.stdout
 
 
-def test_a_run_is_trained_shown_evaluated_resumed_and_exported() -> None:
+def test_a_run_is_trained_shown_evaluated_resumed_and_exported(capsys: pytest.CaptureFixture[str]) -> None:
     trained = sparring("train", "toy", "--no-check", "--name", "one", "--json", *SMALL)
     assert trained.exit_code == 0, trained.output
     result = json.loads(trained.stdout)
@@ -111,6 +113,13 @@ def test_a_run_is_trained_shown_evaluated_resumed_and_exported() -> None:
     complete = json.loads(sparring("train", "--resume", "one", "--json").stdout)
     assert (complete["status"], complete["step"], list(complete["validations"])) == ("completed", 2, ["0", "1", "2"])
     assert {path: path.stat().st_mtime_ns for path in Path("runs/one").rglob("*")} == before
+
+    RunFolder(Path("runs/one")).set_status("stopped")
+    _report_training(read_result(RunFolder(Path("runs/one"))), as_json=False)
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "to continue it: sparring train --resume runs/one",
+        "next: sparring eval runs/one",
+    ]
 
     resumed = sparring("train", "--resume", "one", "schedule.max_steps=3", "--json")
     assert resumed.exit_code == 0, resumed.output

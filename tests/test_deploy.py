@@ -26,7 +26,7 @@ from typer.main import get_command
 from sparring.cli import app
 from sparring.config import Config, load_config, read_place
 from tests.deploy_fields import KINDS
-from tests.installs.resolve import declared_extras
+from tests.installs.lock import IMAGE_EXTRAS
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -176,7 +176,7 @@ def list_run(stage: Stage) -> Iterator[list[str]]:
 
 def test_the_instructions_are_known_and_add_no_address() -> None:
     keywords = {keyword for stage in STAGES.values() for keyword, _ in stage.instructions}
-    assert keywords <= {"CMD", "COPY", "ENV", "RUN", "USER", "WORKDIR"}  # no ADD
+    assert keywords <= {"ARG", "CMD", "COPY", "ENV", "RUN", "USER", "WORKDIR"}  # no ADD
     assert "://" not in read("Containerfile")
     assert set(TARGETS) <= set(STAGES)
 
@@ -224,22 +224,39 @@ def test_the_commands_of_the_images_exist() -> None:
                 parse(words[1:])
             elif words[:4] == ["python", "-m", "pip", "install"]:
                 assert [word for word in words if word.startswith("--") and f"{word} " not in help_of_pip] == []
-                assert {*re.findall(r"\w+", words[-2])} <= {*declared_extras(), "torch", "constraints", "txt"}
+            elif words[:3] == ["python", "-m", "pip"]:
+                assert words[3:] == ["check"]
             else:
                 assert words[0] in OF_DEBIAN or words[:3] == ["python", "-m", "venv"], words
 
 
-def test_everything_that_pip_installs_has_a_version() -> None:
+def test_pip_installs_only_files_whose_hashes_are_locked() -> None:
+    for target in ("controller", "learner"):
+        locked, project, check = list_run(STAGES[f"{target}-packages"])
+        assert {"--require-hashes", "--no-deps"} <= set(locked)
+        build = "${TORCH}" if target == "controller" else "cuda"
+        files = ["--requirement", f"locks/torch-{build}.txt", "--requirement", "locks/image.txt"]
+        assert locked[-4:] == files
+        assert project[3:] == ["install", "--no-cache-dir", "--no-deps", "--no-build-isolation", "."]
+        assert check[3:] == ["check"]
+    assert STAGES["controller-packages"].values("ARG") == ["TORCH=cpu"]
+    assert (ROOT / "locks" / "torch-cuda.txt").is_file()  # what --build-arg TORCH=cuda selects
+
+
+def test_the_lock_of_the_images_has_their_extras_and_what_builds_the_package() -> None:
+    locked = {line.partition("==")[0] for line in (ROOT / "locks" / "image.txt").read_text("utf-8").splitlines()}
+    required = [
+        *PROJECT["dependencies"],
+        *(one for extra in IMAGE_EXTRAS for one in PROJECT["optional-dependencies"][extra]),
+    ]
+    names = {re.sub("[-_.]+", "-", re.split(r"[\[<>=]", one)[0]).lower() for one in required}
+    assert names - locked == {"torch"}
+    assert {"setuptools", *read_pins(DEPLOY / "constraints.txt")} <= locked
+
+
+def test_the_constraints_of_the_images_do_not_contradict_the_others() -> None:
     ours, more = read_pins(ROOT / "constraints.txt"), read_pins(DEPLOY / "constraints.txt")
     assert {name: version for name, version in more.items() if ours.get(name, version) != version} == {}
-    installs = [
-        words for stage in STAGES.values() for words in list_run(stage) if "install" in words and "pip" in words
-    ]
-    assert len(installs) == 4
-    for words in installs:
-        assert "constraints.txt" in words
-        for name in (word for word in words[4:] if not word.startswith(("-", ".")) and not word.endswith(".txt")):
-            assert name.partition("[")[0] in {**ours, **more}, name
 
 
 # Kubernetes

@@ -199,6 +199,17 @@ def test_a_cluster_serves_a_recipe_that_starts_something_there(tmp_path: Path) -
     assert load_config(recipe, place.overrides(recipe)).run.launcher == "ray"
 
 
+def test_the_workers_of_a_cluster_have_a_time_limit_of_their_own(tmp_path: Path) -> None:
+    recipe = write(tmp_path / "recipe.toml", RECIPE)
+    workers = "[environment]\nworkers = 2\nlisten_timeout = 30\n"
+    place = read_place(write(tmp_path / "place.toml", f"{CLUSTER}{workers}"))
+    assert load_config(recipe, place.overrides(recipe)).environment.listen_timeout == 30
+    here = read_place(write(tmp_path / "place.toml", workers))
+    assert (
+        load_config(recipe, here.overrides(recipe)).environment.listen_timeout == 300
+    )  # nothing connects, so it is unread
+
+
 def test_a_place_file_may_name_a_learner_elsewhere(tmp_path: Path) -> None:
     recipe = write(tmp_path / "recipe.toml", RECIPE)
     place = write(tmp_path / "place.toml", "[learner]\ntype = 'remote'\nbase_url = 'http://host:8200'\n")

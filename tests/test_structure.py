@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import sparring
@@ -61,3 +62,13 @@ def test_no_function_is_longer_than_eighty_lines() -> None:
 def test_a_function_of_eighty_one_lines_is_found() -> None:
     assert long_functions("def a():\n" + "    b()\n" * 80) == ["a"]
     assert long_functions("def a():\n" + "    b()\n" * 79) == []
+
+
+WRITES_CSV = re.compile(r"csv\.(?:Dict)?[wW]riter|to_csv|write_csv|text/csv")
+
+
+def test_no_code_writes_csv() -> None:
+    """A spreadsheet runs cells that begin with =, +, - or @, and the text of a policy may."""
+    assert WRITES_CSV.search("csv.DictWriter(file)")
+    files = [path for suffix in ("py", "js") for path in ROOT.rglob(f"*.{suffix}")]
+    assert not [path for path in files if WRITES_CSV.search(path.read_text(encoding="utf-8"))], "quote such cells"

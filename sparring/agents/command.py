@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, final
 
 from sparring.agents.endpoint import EndpointLike
@@ -17,10 +18,14 @@ from sparring.errors import RewardError, ServiceError, UsageError
 from sparring.rewards.reports import HANDED_OVER, read_report
 from sparring.rewards.rules import to_reward
 from sparring.sessions import AnySession
-from sparring.types import Reward, Task
+from sparring.types import Json, Reward, Task
 
 _TAIL = 400
 """The maximum number of characters that an error message quotes from the end of a program's error output."""
+_MOST_OUTPUT, _MOST_ERRORS = 8 << 20, 64 << 10
+"""The number of bytes that are kept of a program's output and errors. A report over HTTP has the same limit."""
+_CHUNK, _MOST_LEFT = 1 << 16, 1 << 20
+"""A pipe holds at most 1 MiB, unless root has raised the limit."""
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 """The environment variables of this process that every program gets."""
 _OF_THE_EPISODE = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY")
@@ -61,8 +66,8 @@ class CommandAgent:
         self._variables = _resolve(variables)
 
     async def play(self, task: Task, session: AnySession) -> AgentResult:
-        """Run one episode. If the program fails, the outcome of the episode is `policy_error`, as for a function that
-        raises an exception.
+        """Run one episode. If the program fails after the policy's first turn, the outcome of the episode is `policy_error`,
+        as for a function that raises an exception. Before this turn, AgentFailed is raised.
 
         Raises ServiceError if the program cannot be started, and RewardError if the value that it prints is not a
         reward.
@@ -75,34 +80,42 @@ class CommandAgent:
                 for name, other in endpoint.policies.items()
             }
         try:
+            code, out, err = await self._run(endpoint, json.dumps(given).encode())
+        except OSError as error:
+            raise ServiceError(
+                f"agent.command = {list(self._command)} cannot be started in {self._folder}: {error}. Give the path of "
+                "an existing program and its arguments, as a list."
+            ) from error
+        if code != 0:
+            return ended_by(None, session, f"the agent ended with exit code {code}: {err.strip()[-_TAIL:]}")
+        printed = _last_object(out, session)
+        source = f"the report that {self._command[0]} printed for session {session.id}"
+        return AgentResult.of_report(read_report(printed, source=source), self._reward(printed, session))
+
+    async def _run(self, endpoint: EndpointLike, given: bytes) -> tuple[int, str, str]:
+        """Run the program to its end. Return its exit code, and the end of its output and of its errors. Raises OSError if
+        the program cannot be started."""
+        with TemporaryFile() as input, closing(_Tail(_MOST_OUTPUT)) as out, closing(_Tail(_MOST_ERRORS)) as errors:
+            # A program need not read its input, and a pipe would wait for it.
+            input.write(given)
+            input.seek(0)
             process = await asyncio.create_subprocess_exec(
                 *self._command,
                 cwd=self._folder,
                 env={**self._variables, **_episode_variables(endpoint)},
                 start_new_session=True,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
+                stdin=input,
+                stdout=out.write_end,
+                stderr=errors.write_end,
             )
-        except OSError as error:
-            raise ServiceError(
-                f"agent.command = {list(self._command)} cannot be started in {self._folder}: {error}. Give the path of "
-                "an "
-                "existing program and its arguments, as a list."
-            ) from error
-        try:
-            out, err = await process.communicate(json.dumps(given).encode())
-        finally:
-            # This also kills the processes that the program started, however the episode ends.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-        if process.returncode != 0:
-            tail = err.decode(errors="replace").strip()[-_TAIL:]
-            return ended_by(None, session, f"the agent ended with exit code {process.returncode}: {tail}")
-        printed = _last_object(out.decode(errors="replace"), session)
-        source = f"the report that {self._command[0]} printed for session {session.id}"
-        return AgentResult.of_report(read_report(printed, source=source), self._reward(printed, session))
+            try:
+                code = await process.wait()
+            finally:
+                # This also kills the processes that the program started, however the episode ends.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+            return code, out.text(), errors.text()
 
     def _reward(self, report: Mapping[str, Any], session: AnySession) -> Reward | None:
         if "reward" not in report:
@@ -125,18 +138,72 @@ class CommandAgent:
         )
 
 
+@final
+class _Tail:
+    """The end of what a program and its descendants write into a pipe.
+
+    A descendant in another session may keep the pipe open when the program has ended, and any of them may write without
+    end. Neither keeps the episode from ending, and memory holds at most twice `most` bytes."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept = bytearray()
+        self._read_end, self.write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._read_end, self._read)
+
+    def _read(self) -> bool:
+        """Read what is there. Return whether there may be more."""
+        try:
+            part = os.read(self._read_end, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not part:
+            self._loop.remove_reader(self._read_end)
+        self._kept += part
+        if len(self._kept) > 2 * self._most:
+            del self._kept[: -self._most]
+        return bool(part)
+
+    def text(self) -> str:
+        """Return the last `most` bytes up to now."""
+        for _ in range(_MOST_LEFT // _CHUNK):
+            if not self._read():
+                break
+        return self._kept[-self._most :].decode(errors="replace")
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._read_end)
+        for end in (self._read_end, self.write_end):
+            os.close(end)
+
+
 def _last_object(output: str, session: AnySession) -> Mapping[str, Any]:
     """Return the JSON object in the last line of a program's output if it is a report, or an empty mapping.
 
     A line that the policy wrote is not a report: a program may end by printing the policy's answer."""
     last = (output.strip().splitlines() or [""])[-1].strip()
-    if any(last in str(turn.message.get("content") or "") for turn in session.episode_turns):
+    if any(last in text for turn in session.episode_turns for text in _texts(turn.message)):
         return {}
     try:
         report = json.loads(last)
     except (ValueError, RecursionError):
         return {}
     return report if isinstance(report, dict) and not report.keys().isdisjoint(("reward", *HANDED_OVER)) else {}
+
+
+def _texts(value: Json) -> Iterator[str]:
+    """Yield the texts in a message: its content, and the arguments of its calls, which are JSON in a text."""
+    if isinstance(value, str):
+        yield value
+        yield value.replace('\\"', '"')
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _texts(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _texts(one)
 
 
 def _resolve(listed: Sequence[str]) -> dict[str, str]:

@@ -101,7 +101,8 @@ class FunctionAgent:
         """Run one episode.
 
         If the policy reaches a limit, or the function raises any other exception, the result has an outcome but no
-        reward. InfrastructureError and UsageError are raised unchanged. Raises RewardError when the function returns
+        reward. InfrastructureError and UsageError are raised unchanged. Raises AgentFailed if the function fails before the
+        first turn. Raises RewardError when the function returns
         neither a reward nor a valid AgentReport.
         """
         try:

@@ -18,6 +18,7 @@ from sparring.agents.result import AgentResult, ended_elsewhere, has_played, lim
 from sparring.chat.messages import without_half_characters
 from sparring.errors import (
     AgentFailed,
+    AgentLost,
     AgentTimeout,
     DataError,
     InfrastructureError,
@@ -104,12 +105,17 @@ class GatewayLike(Protocol):
 
 
 class _Undelivered(Exception):
-    """Raised if the agent cannot be reached, reports an infrastructure failure, or fails in its own code (then `is_own`
-    is set)."""
+    """Raised if the agent cannot be reached (then `is_unreachable` is set), reports an infrastructure failure, or fails in
+    its own code (then `is_own` is set)."""
 
-    def __init__(self, problem: str, *, is_own: bool = False) -> None:
+    def __init__(self, problem: str, *, is_own: bool = False, is_unreachable: bool = False) -> None:
         super().__init__(problem)
-        self.is_own = is_own
+        self.is_own, self.is_unreachable = is_own, is_unreachable
+
+    def failure(self, url: str, session: AnySession) -> InfrastructureError:
+        """Return the error of the episode. The policy may have ended an agent whose connection breaks after a turn."""
+        lost = AgentLost if self.is_unreachable and has_played(session) else InfrastructureError
+        return (AgentFailed if self.is_own else lost)(f"The agent at {url} failed: {self}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,8 +281,8 @@ class HttpAgent:
             finally:
                 if episode_endpoint.report.status is None:
                     episode_endpoint.report.complete("failed", error="its time was over")
-        failure = AgentFailed if problem is not None and problem.is_own else InfrastructureError
-        raise failure(f"The agent at {self._url} failed: {problem}.") from problem
+        assert problem is not None, "an accepted episode has returned"
+        raise problem.failure(self._url, session) from problem
 
     async def _pace(self) -> None:
         """Wait until this episode may start under `tps_limit`."""
@@ -329,7 +335,7 @@ class HttpAgent:
         try:
             response = await self._client.post(self._url, content=body)
         except httpx.TransportError as error:
-            raise _Undelivered(repr(error)) from error
+            raise _Undelivered(repr(error), is_unreachable=True) from error
         if response.status_code == 429 or response.status_code >= 500:
             raise _Undelivered(
                 f"it answered {response.status_code}: {response.text[:200]}", is_own=response.status_code == 500

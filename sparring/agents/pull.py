@@ -9,7 +9,7 @@ from typing import Protocol, final
 
 from sparring.agents.http import MTRL_JOB, GatewayLike, MtrlJob, ReportedEndpoint, ReportLike, invocation
 from sparring.agents.result import AgentResult, ended_elsewhere, has_played
-from sparring.errors import AgentTimeout, DataError, InfrastructureError, RewardError, ServiceError
+from sparring.errors import AgentLost, AgentTimeout, DataError, InfrastructureError, RewardError, ServiceError
 from sparring.sessions import AnySession
 from sparring.types import Json, Reward, Task
 
@@ -174,7 +174,9 @@ class PullAgent:
         ended = f"The worker that took the episode {ended}, after {len(session.episode_turns)} turns"
         if report.refusal:
             return RewardError(f"{ended}, and the reward that it reported was refused: {report.refusal}")
-        return (InfrastructureError if offer.lost.done() else AgentTimeout)(f"{ended}.")
+        if not offer.lost.done():
+            return AgentTimeout(f"{ended}.")
+        return (AgentLost if offer.is_expired and has_played(session) else InfrastructureError)(f"{ended}.")
 
     def _invitation(self, task: Task, session: AnySession, episode_endpoint: ReportedEndpoint) -> Callable[[str], Json]:
         """Return a function that maps the address at which a worker reaches the gateway to the message for that

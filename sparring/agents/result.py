@@ -17,6 +17,7 @@ from sparring.errors import (
     TokenLimit,
     TurnLimit,
 )
+from sparring.protocols import SessionLike
 from sparring.sessions import AnySession
 from sparring.types import AgentReport, Json, Message, Outcome, Reward
 
@@ -94,7 +95,21 @@ def ended_elsewhere(failure: InfrastructureError, session: AnySession) -> AgentR
     raise failure
 
 
-def has_played(session: AnySession) -> bool:
+def broken_again(failure: InfrastructureError, session: AnySession) -> AgentResult:
+    """Return the result of an episode that broke its environment or its agent in an earlier attempt, and has now done so
+    again: the outcome is `policy_error`, or the limit that a turn reached. Raises the failure if the policy has had no turn
+    or if a turn failed, because then the policy is not the cause."""
+    if (limit := limit_met(session.failure)) is not None:
+        return limit
+    if session.failure is not None or not has_played(session):
+        raise failure
+    return AgentResult(
+        outcome=Outcome.POLICY_ERROR,
+        error=f"{failure} The same happened in an earlier attempt, each time after a turn, so the policy counts as the cause.",
+    )
+
+
+def has_played(session: SessionLike) -> bool:
     """Return whether the policy has had a turn in the episode."""
     return any(turn.learns for turn in session.episode_turns)
 
@@ -125,13 +140,18 @@ def within_budget(played: AgentResult, failure: Exception | None) -> AgentResult
     return replace(played, outcome=limit.outcome, error=limit.error)
 
 
-def ended_by(error: BaseException | None, session: object, problem: str) -> AgentResult:
+def ended_by(error: BaseException | None, session: SessionLike, problem: str) -> AgentResult:
     """Return the result of an agent that failed. If a turn reached a limit, that limit is the outcome, since the agent
-    sees the limit only as an error of its HTTP client. Raises the session's InfrastructureError or ClientError if there
-    is one."""
+    sees the limit only as an error of its HTTP client.
+
+    Raises the session's InfrastructureError or ClientError if there is one, and AgentFailed if the policy has had no turn,
+    because then it is not the cause.
+    """
     for failure in (error, getattr(session, "failure", None)):
         if isinstance(failure, InfrastructureError):
             raise failure
         if (result := limit_met(failure)) is not None:
             return result
+    if not has_played(session):
+        raise AgentFailed(f"{problem}. This was before the policy's first turn, so the policy is not the cause.")
     return AgentResult(outcome=Outcome.POLICY_ERROR, error=problem)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from sparring.agents.result import LIMITS, AgentResult, overtime
-from sparring.environments.base import Environment, available_schemas, final_state, reply, reset
+from sparring.environments.base import Environment, available_schemas, final_state, read_property, reply, reset
 from sparring.environments.calls import ToolError, execute
 from sparring.protocols import SessionLike
 from sparring.types import Json, Message, Outcome, StopReason, Task
@@ -68,7 +68,7 @@ async def play(task: Task, environment: Environment, session: SessionLike, *, ma
         messages.extend(await _answered(calls, environment, session, transitions, counts, turn=turn, patience=patience))
         messages.extend(_complained(malformed))
         counts["malformed_tool_calls"] += len(malformed)
-        if environment.is_done:
+        if read_property(environment, "is_done"):
             return await ended(Outcome.FINISHED)
     return await ended(Outcome.MAX_TURNS)
 

@@ -17,6 +17,7 @@ from sparring.agents.result import overtime
 from sparring.agents.worker import KEY_VARIABLE
 from sparring.assembly.environment import load_environment
 from sparring.config import Config
+from sparring.config.sections import AgentSection
 from sparring.environments import Environment
 from sparring.errors import UsageError
 from sparring.gateway import Gateway, WorkQueue
@@ -25,6 +26,9 @@ from sparring.rollouts import Agent
 from sparring.runtime.plugins import load_object
 from sparring.sessions import AnySession
 from sparring.types import Task, ToolSchema
+from sparring.web.audit import AuditLog
+from sparring.web.gate import Gate
+from sparring.web.keys import Keys
 from sparring.workers import WorkerPool, run_in_workers
 
 Step: TypeAlias = Callable[[], Awaitable[None]]
@@ -57,7 +61,7 @@ def load_agent(
     """
     section = config.agent
     worker_key = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(32)
-    queue = WorkQueue(worker_key)
+    queue = WorkQueue(worker_key if section.worker_keys is None else _open_gate(section))
     gateway = Gateway(
         host=section.gateway_host,
         port=section.gateway_port,
@@ -109,7 +113,8 @@ def load_agent(
         await gateway.start()
         if not is_announced:
             is_announced = True
-            announce(_call_for_workers(gateway.base_url.removesuffix("/v1"), worker_key))
+            shown = worker_key if section.worker_keys is None else None
+            announce(_call_for_workers(gateway.base_url.removesuffix("/v1"), shown))
         return await agent(task, session)
 
     async def aclose() -> None:
@@ -120,10 +125,18 @@ def load_agent(
     return play, aclose
 
 
-def _call_for_workers(address: str, key: str) -> str:
-    """Return the instructions to start workers. A key that the user has set in an environment variable is not shown."""
+def _open_gate(section: AgentSection) -> Gate:
+    """Return the gate for workers with keys by name. Raises UsageError if the keys or the log cannot be used."""
+    assert section.worker_keys is not None
+    audit = None if section.audit_log is None else AuditLog(Path(section.audit_log))
+    return Gate("queue", Keys.of_file(Path(section.worker_keys)), audit=audit)
+
+
+def _call_for_workers(address: str, key: str | None) -> str:
+    """Return the instructions to start workers. A key that the user has set in an environment variable is not shown.
+    Without `key`, each worker has its own."""
     address = address.replace("//0.0.0.0:", f"//{platform.node()}:")
-    shown = f"${KEY_VARIABLE}" if os.environ.get(KEY_VARIABLE) else key
+    shown = f"${KEY_VARIABLE}" if key is None or os.environ.get(KEY_VARIABLE) else key
     return (
         f"episodes wait for workers at {address}; start workers on any machine that can reach this address:\n"
         f"  {KEY_VARIABLE}={shown} python -m sparring.agents.worker {address} MODULE:FUNCTION"

@@ -48,11 +48,12 @@ def build_worker_pool(
         "reward": config.reward.reward,
         "scorer": config.reward.scorer,
     }
-    is_launched = config.run.launcher == "ray" and section.workers > 0
-    listening = _read_listening(config, recipe_dir, announce) if section.listen or is_launched else None
-    if listening is not None and is_launched:
+    listening = None
+    if section.listen or config.launches_workers:
+        listening = _read_listening(config, recipe_dir, announce)
+    if listening is not None and config.launches_workers:
         listening = _launch_workers(config, listening, folder or Path(tempfile.mkdtemp(prefix="sparring-workers-")))
-    num_here = 0 if is_launched else section.workers
+    num_here = 0 if config.launches_workers else section.workers
     return WorkerPool(num_here, code, silence_seconds=section.worker_timeout, listening=listening)
 
 

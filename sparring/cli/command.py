@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from sparring.cli.extras import find_extra
 from sparring.errors import ServiceError, SparringError, UsageError, cut
@@ -36,6 +37,10 @@ SUPERVISED = frozenset({"bootstrap", "check", "control", "eval", "quickstart", "
 
 MOST_CHARACTERS = 3000
 """The length of the longest message of an error. Parts of it may come from a file."""
+
+
+_MOST_OF_USAGE_ERROR = 1000
+"""The same for an error in the words of a command line, which is shown in a box."""
 
 
 _INTERRUPTED = frozenset({exit_code(KeyboardInterrupt()), exit_code(Terminated())})
@@ -118,7 +123,32 @@ def _for_missing_package(error: ModuleNotFoundError) -> str | None:
     return None if extra is None else f"Install it with: pip install 'sparring[{extra}]'"
 
 
+class _Commands(TyperGroup):
+    """The commands. The messages about a wrong command line are short, and show control characters of its words."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with _short_message():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _short_message():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _short_message() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if isinstance(
+            message := getattr(error, "message", None), str
+        ):  # an error of typer, or of click in older versions
+            error.message = cut(visible(message), _MOST_OF_USAGE_ERROR)  # type: ignore[attr-defined]
+        raise
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="sparring",
     help="Multi-turn reinforcement learning for language-model agents. Start with `sparring quickstart`, then `sparring init`.",
     no_args_is_help=True,
@@ -130,6 +160,12 @@ runs_app = typer.Typer(help="Show, stop or branch runs.", no_args_is_help=True)
 
 
 app.add_typer(runs_app, name="runs")
+
+
+keys_app = typer.Typer(help="Create, list, rotate or revoke keys by name.", no_args_is_help=True)
+
+
+app.add_typer(keys_app, name="keys")
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document on standard output.")]

@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
+from sparring.cli.access import AllowHost, AuditFile, Host, KeysFile, PlainHTTP, TLSCertificate, TLSKey
 from sparring.cli.command import Json, Prices, Run, app, note, print_json, report_failures, resolve_run, say
 from sparring.errors import UsageError
+from sparring.serving.access import choose_page_access, read_certificate
 from sparring.tracking import Console
 
 
@@ -65,11 +67,28 @@ def _report_family(family: Path, out: Path | None, prices: Mapping[str, float], 
 @report_failures
 def watch(
     run: Run,
+    host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 uses a free one.")] = 8080,
+    keys: KeysFile = None,
+    audit_log: AuditFile = None,
+    tls_certificate: TLSCertificate = None,
+    tls_key: TLSKey = None,
+    plain_http: PlainHTTP = False,
+    allow_host: AllowHost = None,
     price: Prices = None,
     as_json: Json = False,
 ) -> None:
-    """Serve the report of a run on this machine, and update it while the run continues, until Ctrl-C."""
+    """Serve the report of a run, and update it while the run continues, until Ctrl-C. By default, only this machine can
+    open it. With --keys, readers need a key of the scope read, which a browser asks for as a password."""
+    access = choose_page_access(
+        host,
+        port,
+        tls=read_certificate(tls_certificate, tls_key),
+        is_plain_allowed=plain_http,
+        allowed_hosts=allow_host or (),
+        keys=keys,
+        audit_log=audit_log,
+    )
     from sparring.metering.prices import read_prices
     from sparring.report.live import watch as watch_run
 
@@ -82,7 +101,8 @@ def watch(
     try:
         watch_run(
             resolve_run(run),
-            port=port,
+            listen=access.listen,
+            gate=access.open_gate("watch"),
             prices=read_prices(price or ()),
             on_ready=ready,
             on_problem=lambda problem: note(f"warning: {problem}"),

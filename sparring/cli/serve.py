@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -13,27 +12,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from sparring.cli.access import AllowHost, AuditFile, Host, KeysFile, NoKey, PlainHTTP, TLSCertificate, TLSKey
 from sparring.cli.command import Json, Overrides, app, note, print_json, report_failures, say
 from sparring.config import Config, endpoint_problems, has_repeated, key_from, load_config
 from sparring.errors import UsageError
 from sparring.serving.access import KEY_VARIABLE, Access, choose_access, find_part_key, read_certificate
-
-Host = Annotated[str, typer.Option(help="Address to listen on.")]
-NoKey = Annotated[
-    bool,
-    typer.Option("--no-key", help="Require no key, on a loopback address; by default SPARRING_API_KEY or a new key."),
-]
-TLSCertificate = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Certificate (PEM) to serve HTTPS with; needs --tls-key.")
-]
-TLSKey = Annotated[Path | None, typer.Option(metavar="FILE", help="Private key (PEM) of the certificate.")]
-PlainHTTP = Annotated[
-    bool, typer.Option("--plain-http", help="Listen on other than loopback addresses without a certificate.")
-]
-AllowHost = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Another name of the server, as a proxy forwards it. May be repeated."),
-]
 
 Canary = Annotated[
     list[str] | None,
@@ -71,6 +54,8 @@ def serve(
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     no_key: NoKey = False,
+    keys: KeysFile = None,
+    audit_log: AuditFile = None,
     tls_certificate: TLSCertificate = None,
     tls_key: TLSKey = None,
     plain_http: PlainHTTP = False,
@@ -94,8 +79,8 @@ def serve(
 ) -> None:
     """Answer OpenAI chat requests with a base or tuned model, until Ctrl-C.
 
-    Clients send the key in SPARRING_API_KEY, or else one that is made and printed at the start. With a key in
-    SPARRING_ADMIN_KEY, an operator can change the versions that answer.
+    Clients send a key of --keys, or else the key in SPARRING_API_KEY, or else one that is made and printed at the start.
+    With a key of the scope admin, or that in SPARRING_ADMIN_KEY, an operator can change the versions that answer.
     """
     options = {
         "--num-servers": num_servers,
@@ -111,6 +96,8 @@ def serve(
         tls=read_certificate(tls_certificate, tls_key),
         is_plain_allowed=plain_http,
         allowed_hosts=allow_host or (),
+        keys=keys,
+        audit_log=audit_log,
     )
     shares, served = _read_shares(canary or []), _find_served(model)
     from sparring.serving import serve as serving
@@ -122,7 +109,6 @@ def serve(
         serving.serve(
             served,
             access=access,
-            admin_key=os.environ.get("SPARRING_ADMIN_KEY") or None,
             canary=shares,
             vllm=servers if engine is _Engine.VLLM else None,
             max_tokens=max_tokens,
@@ -146,6 +132,8 @@ def _new_key(access: Access) -> dict[str, str | None]:
 
 
 def _describe_key(access: Access) -> str:
+    if access.keys is not None:
+        return f"clients send a key of {access.keys.path}"
     if access.api_key is None:
         return "clients need no key, so every program on this machine can use it"
     if access.is_new_key:
@@ -294,6 +282,8 @@ def record(
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     no_key: NoKey = False,
+    keys: KeysFile = None,
+    audit_log: AuditFile = None,
     tls_certificate: TLSCertificate = None,
     tls_key: TLSKey = None,
     plain_http: PlainHTTP = False,
@@ -303,7 +293,7 @@ def record(
     """Forward requests to an OpenAI-compatible endpoint, and record the requests and answers as trajectories, until
     Ctrl-C.
 
-    Clients send the key in SPARRING_API_KEY, or else one that is made and printed at the start.
+    Clients send a key of --keys, or else the key in SPARRING_API_KEY, or else one that is made and printed at the start.
     """
     access = choose_access(
         host,
@@ -312,6 +302,8 @@ def record(
         tls=read_certificate(tls_certificate, tls_key),
         is_plain_allowed=plain_http,
         allowed_hosts=allow_host or (),
+        keys=keys,
+        audit_log=audit_log,
     )
     options = {"base_url": "--upstream", "api_key_env": "--key-env"}
     problems = endpoint_problems(base_url=upstream, api_key_env=key_env)

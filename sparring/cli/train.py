@@ -298,7 +298,10 @@ def _report_training(result: Any, as_json: bool) -> None:
         show_evaluations(list(result.validations.values()), [], title="validation")
     for line in result.claim.lines():
         say(line)
-    say(f"next: sparring eval {shlex.quote(str(result.run))}")
+    run = shlex.quote(str(result.run))
+    if result.status == "stopped":
+        say(f"to continue it: sparring train --resume {run}")
+    say(f"next: sparring eval {run}")
 
 
 def _check_code_and_data(path: Path, changes: Sequence[str]) -> None:

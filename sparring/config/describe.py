@@ -14,7 +14,15 @@ from pydantic.fields import FieldInfo
 from sparring.algorithms.choice import FUNCTIONS, PER_TURN, PLUG_INS, WITHOUT_REWARD, find_readers, read_defaults
 from sparring.config.recipe import nearest_key
 from sparring.config.rules.engine import TRAINING_KEYS
-from sparring.config.sections import ENGINE_KEYS, LEARNER_KEYS, LISTEN_KEYS, POLICY_KEYS, Config, section_class
+from sparring.config.sections import (
+    ENGINE_KEYS,
+    LAUNCHED_KEYS,
+    LEARNER_KEYS,
+    LISTEN_KEYS,
+    POLICY_KEYS,
+    Config,
+    section_class,
+)
 from sparring.errors import UsageError
 from sparring.types import Json
 
@@ -32,6 +40,9 @@ _READERS = {
     "environment.max_turns": "the built-in tool loop (recipes without an agent)",
     "environment.worker_timeout": "environment.workers above 0, or environment.listen",
     **dict.fromkeys((f"environment.{key}" for key in LISTEN_KEYS), "environment.listen"),
+    **dict.fromkeys(
+        (f"environment.{key}" for key in LAUNCHED_KEYS), "environment.listen, and workers that a Ray cluster starts"
+    ),
     "agent.max_turns": "agent.function, agent.command, agent.url and agent.pull",
     "agent.variables": "agent.command",
     "agent.gateway_host": "agent.url and agent.pull",

@@ -99,6 +99,8 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
     """Return the tables of a TOML file. Raises UsageError if the file does not exist or is not TOML."""
+    if path.exists() and not path.is_file() and not path.is_dir():  # it may have no end
+        raise UsageError(f"{path} is a pipe or a device; give the path of a TOML file.")
     try:
         return parse_toml(path.read_text("utf-8-sig"))
     except FileNotFoundError as error:

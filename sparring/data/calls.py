@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparring.errors import DataError
@@ -13,9 +13,9 @@ _FORM = "[{'type': 'function', 'function': {'name': ..., 'arguments': {...}}}]"
 def check_calls(message: Mapping[str, Any], where: str) -> None:
     """Raise DataError, which names the field, if the `tool_calls` of a message are not a list of calls of functions."""
     calls = message.get("tool_calls")
-    if calls is None:
+    if not calls:
         return
-    if not isinstance(calls, list):
+    if not isinstance(calls, Sequence) or isinstance(calls, str | bytes):
         raise DataError(f"{where}: tool_calls is {_short(calls)}, not a list of calls; write {_FORM}.")
     for index, call in enumerate(calls):
         field = f"tool_calls[{index}]"

@@ -118,6 +118,9 @@ CAUSES: Mapping[str, int] = {
     "evaluation.all_zero": 3,
     "system.filtered": TASKS,
     "system.memory": 5,
+    "system.stragglers": 5,
+    "system.window": 5,
+    "system.starved": 6,
 }
 """The order of findings of the same severity, by the longest matching prefix of the name. What does not work at all
 comes first. Then come the size of the updates, the reward and the format, budgets, tasks and the rest. What does not

@@ -165,7 +165,8 @@ def disagrees(observed: Observed) -> Iterable[Finding]:
             else "and other episodes of the same tasks are paid."
         ),
         evidence=found.as_evidence(),
-        change=f"Compare the reference answers that {paying} reads with those of the scorer, for the tasks named here."
+        change=f"Compare the reference answers that {paying} reads with those of the scorer, for the tasks named here, "
+        "and look at what it requires in addition, such as the text of the answer."
         if found.is_by_task
         else f"Find out what {paying} pays for in the episodes named here: the reward does not depend on whether they are right.",
         confirm="rollout/agreement/unpaid_right is near 0.",
@@ -236,7 +237,8 @@ def labels(observed: Observed) -> Iterable[Finding]:
             "answers": [[members[0].digest.task_id, _answer(members)[:100]] for members in never[:10]],
         },
         change="Compare the reference answers of the tasks named here with the answers on which their episodes "
-        "agree: the references are probably wrong.",
+        "agree. Either the references are wrong, or the policy has one habit, such as taking the first result, that is "
+        "right only in the other tasks. Then its episodes must differ: demonstrations that vary, or larger groups.",
         confirm="The same tasks have right episodes.",
         step=observed.history.last_step,
         trajectories=named(doubtful),

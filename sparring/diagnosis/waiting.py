@@ -123,8 +123,9 @@ def starved(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="system.starved",
         severity=Severity.WARNING,
-        symptom=f"{wait.share:.0%} of a step is spent waiting for episodes, and these wait for their environment: "
-        f"{wait.usual:.2f} s each.",
+        symptom=f"{wait.share:.0%} of a step is spent waiting for episodes, and these wait "
+        + ("for your agent's code, client and tools" if observed.config.agent.is_foreign else "for their environment")
+        + f", or for a busy machine: {wait.usual:.2f} s each. This costs time, but does not affect what is learned.",
         evidence={
             "steps": observed.late_steps,
             "share_of_step": round(wait.share, 4),

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, ClassVar, Literal
 
 from sparring.environments.tools import ToolLike, tools_of
-from sparring.errors import InfrastructureError, SparringError, UsageError
+from sparring.errors import EnvironmentFailed, InfrastructureError, SparringError, UsageError
 from sparring.protocols import SessionLike
 from sparring.runtime.faults import fault_point
 from sparring.runtime.plugins import call
@@ -137,8 +137,8 @@ class Environment:
 
 def available_tools(environment: Environment) -> Mapping[str, ToolLike]:
     """Return the tools that the next turn may call, keyed by name, in the order of `tools()`. Raises UsageError for
-    unknown names."""
-    tools, names = environment.tools(), environment.available_tools
+    unknown names, and EnvironmentFailed if the property raises."""
+    tools, names = environment.tools(), read_property(environment, "available_tools")
     if names is None:
         return tools
     unknown = [names] if isinstance(names, str) else sorted(set(names) - set(tools))
@@ -154,18 +154,28 @@ def available_schemas(environment: Environment) -> tuple[ToolSchema, ...]:
     """Return the schemas that the chat template lists in the next turn: those of `offered_tools()` that are available.
     Raises UsageError for unknown names."""
     offered = environment.offered_tools()
-    if environment.available_tools is None:
+    if read_property(environment, "available_tools") is None:
         return offered
     available = available_tools(environment)
     return tuple(schema for schema in offered if schema["function"]["name"] in available)
+
+
+def read_property(environment: Environment, name: Literal["is_done", "available_tools"]) -> Any:
+    """Return the value of a property that user code computes. Raises EnvironmentFailed if this code raises."""
+    try:
+        return getattr(environment, name)
+    except SparringError:
+        raise
+    except Exception as error:
+        raise EnvironmentFailed(f"{type(environment).__name__}.{name} failed: {error!r}.") from error
 
 
 @asynccontextmanager
 async def opened(environment: Environment, task: Task) -> AsyncIterator[Environment]:
     """Close the environment exactly once, however the block ends: return, error, timeout or cancellation.
 
-    Raises InfrastructureError if closing fails after an episode without errors. If several things fail, the first
-    failure is raised.
+    Raises EnvironmentFailed or InfrastructureError if closing fails after an episode without errors. If several things
+    fail, the first failure is raised.
     """
     try:
         yield environment
@@ -196,28 +206,28 @@ async def reset(environment: Environment, task: Task) -> list[Message]:
 
 
 async def reply(environment: Environment, messages: Sequence[Message], session: SessionLike, task: Task) -> str | None:
-    """Return the user's next message, or None at the end. Raises InfrastructureError if the environment fails."""
+    """Return the user's next message, or None at the end. Raises EnvironmentFailed if the environment's code raises."""
     name = type(environment).__name__
     try:
         text = await call(environment.reply, messages, session)
     except SparringError:
         raise
     except Exception as error:
-        raise InfrastructureError(f"Task {task.id}: {name}.reply failed: {error!r}.") from error
+        raise EnvironmentFailed(f"Task {task.id}: {name}.reply failed: {error!r}.") from error
     if text is not None and not isinstance(text, str):
         raise UsageError(f"{name}.reply returned {text!r:.60}; return the user's text, or None to end.")
     return text
 
 
 async def final_state(environment: Environment, task: Task) -> Json:
-    """Return a copy of the environment's current state. Raises InfrastructureError if the environment fails."""
+    """Return a copy of the environment's current state. Raises EnvironmentFailed if the environment's code raises."""
     try:
         return copy.deepcopy(await call(environment.final_state))
     except SparringError:
         raise
     except Exception as error:
         name = type(environment).__name__
-        raise InfrastructureError(f"Task {task.id}: {name}.final_state failed: {error!r}.") from error
+        raise EnvironmentFailed(f"Task {task.id}: {name}.final_state failed: {error!r}.") from error
 
 
 async def _close(environment: Environment, task: Task) -> None:
@@ -237,5 +247,5 @@ async def _close_in_time(environment: Environment, task: Task) -> None:
             fault_point("environment.close")
             await call(environment.close)
     except Exception as error:
-        name = type(environment).__name__
-        raise InfrastructureError(f"Task {task.id}: {name}.close failed: {error!r}.") from error
+        failure = InfrastructureError if isinstance(error, InfrastructureError) else EnvironmentFailed
+        raise failure(f"Task {task.id}: {type(environment).__name__}.close failed: {error!r}.") from error

@@ -112,7 +112,7 @@ def read_report(path: Path) -> EvaluationReport:
             endpoints=tuple(EndpointUsage.from_json(one) for one in content.get("endpoints", ())),
             seen_in_training=content.get("seen_in_training", 0),
         )
-    except (LookupError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise DataError(
             f"{path} is not an evaluation that `sparring` wrote ({error!r}); specify an evaluation of a run."
         ) from error

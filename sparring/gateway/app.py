@@ -42,6 +42,8 @@ from sparring.runtime.threads import process_long_text
 from sparring.sessions import AnySession
 from sparring.sessions.refusals import MOST_REASONS
 from sparring.types import Json
+from sparring.web.gate import Gate, Gated, Refused, count_tokens, read_authorization
+from sparring.web.keys import Permission
 
 _logger = get_logger(__name__)
 
@@ -58,6 +60,7 @@ def create_app(
     *,
     queue: WorkQueue | None = None,
     versions: Versions | None = None,
+    gate: Gate | None = None,
     max_body_bytes: int = 8 * 1024 * 1024,
     clock: Callable[[], float] = time.time,
 ) -> ASGIApp:
@@ -65,14 +68,21 @@ def create_app(
     `clock` returns seconds since 1970.
 
     The same routes also exist under `/s/KEY`, for clients that cannot send a key in a header. With a `queue`, workers
-    poll for episodes at `/v1/queue`. With `versions`, an operator changes them at `VERSIONS`.
+    poll for episodes at `/v1/queue`. With `versions`, an operator changes them at `VERSIONS`. With a `gate`, all routes
+    except `/openapi.json` and `/health` need a key that it admits; otherwise, `endpoints` check the keys.
     """
     refusals = _Refusals(endpoints)
     sampling = _SamplingRoutes(endpoints, refusals, max_body_bytes, clock)
     chat = ChatCompletions()
 
+    def find_key(scope: Scope) -> str:
+        return _shown_key(scope["path_params"].get("key", ""), _headers(scope), endpoints)
+
+    def admit(app: _Answered) -> ASGIApp:
+        return app if gate is None else Gated(app, gate, "complete", find_key=find_key, refuse=app.refuse)
+
     async def models(request: Request, _send: Send) -> Response:
-        _opening_key(request, _headers(request), endpoints)
+        _opening_key(request, _headers(request.scope), endpoints)
         data = [{"id": name, "object": "model", "created": 0, "owned_by": "sparring"} for name in endpoints.model_names]
         return JSONResponse({"object": "list", "data": data})
 
@@ -85,20 +95,20 @@ def create_app(
         return JSONResponse({"status": "ok"})
 
     routes = [
-        *(Route(path, sampling.app(dialect), methods=["POST"]) for path, dialect in DIALECTS.items()),
+        *(Route(path, admit(sampling.app(dialect)), methods=["POST"]) for path, dialect in DIALECTS.items()),
         # Agents that use MTRL's endpoint as the base URL of an OpenAI client send their requests here.
-        Route("/chat/completions", sampling.app(chat), methods=["POST"]),
-        *(Route(path, sampling.app(dialect, AwsError), methods=["POST"]) for path, dialect in SAMPLES.items()),
+        Route("/chat/completions", admit(sampling.app(chat)), methods=["POST"]),
+        *(Route(path, admit(sampling.app(dialect, AwsError)), methods=["POST"]) for path, dialect in SAMPLES.items()),
         *(
-            Route(path, _report_app(route, endpoints, max_body_bytes), methods=["POST"])
+            Route(path, admit(_report_app(route, endpoints, max_body_bytes)), methods=["POST"])
             for path, route in REPORTS.items()
         ),
-        Route("/v1/models", _Answered(models, chat), methods=["GET"]),
+        Route("/v1/models", admit(_Answered(models, chat)), methods=["GET"]),
         Route("/openapi.json", _Answered(document, chat), methods=["GET"]),
         Route("/health", _Answered(health, chat), methods=["GET"]),
     ]
     polled = [] if queue is None else _QueueRoutes(queue, max_body_bytes).routes()
-    changed = [] if versions is None else [_versions_route(versions, max_body_bytes)]
+    changed = [] if versions is None else [_versions_route(versions, gate or Gate("serve"), max_body_bytes)]
     return _Routed([*routes, *polled, *changed, Mount("/s/{key}", routes=routes)], refusals.note_unknown)
 
 
@@ -135,7 +145,7 @@ class _Refusals:
         """Record a request for an unknown route, if it has a key."""
         path = request.scope["path"]
         in_path = path.split("/")[2] if path.startswith("/s/") else ""
-        api_key = _shown_key(in_path, _headers(request), self._endpoints)
+        api_key = _shown_key(in_path, _headers(request.scope), self._endpoints)
         with suppress(ApiError):
             self._endpoints.check(api_key)
             self.note(path, api_key, error)
@@ -153,7 +163,7 @@ class _SamplingRoutes:
         self._clock = clock
         self._clients: set[str] = set()
 
-    def app(self, dialect: Dialect, convert: Callable[[ApiError], ApiError] = _as_it_is) -> ASGIApp:
+    def app(self, dialect: Dialect, convert: Callable[[ApiError], ApiError] = _as_it_is) -> _Answered:
         """Return the endpoint of one dialect."""
 
         async def answer(request: Request, send: Send) -> Response | None:
@@ -163,7 +173,7 @@ class _SamplingRoutes:
         return _Answered(answer, dialect, convert)
 
     async def _answer(self, dialect: Dialect, request: Request, send: Send) -> None:
-        headers = _headers(request)
+        headers = _headers(request.scope)
         api_key = _opening_key(request, headers, self._endpoints)
         is_retry = _number(headers.get("x-stainless-retry-count")) > 0
         try:
@@ -187,11 +197,14 @@ class _SamplingRoutes:
                     asked, digested, prefix=dialect.id_prefix, is_retry=is_retry, client=_client(headers, self._clients)
                 )
                 head = Head(id=delivery.id, model=episode.model or asked.model, created=int(self._clock()))
-                async with delivery:
-                    if asked.stream:
-                        await send_stream(dialect, asked, delivery, episode.session, head, request, send)
-                    else:
-                        await send_whole(dialect, asked, delivery, head, request, send)
+                try:
+                    async with delivery:
+                        if asked.stream:
+                            await send_stream(dialect, asked, delivery, episode.session, head, request, send)
+                        else:
+                            await send_whole(dialect, asked, delivery, head, request, send)
+                finally:
+                    count_tokens(request.scope, delivery.num_tokens)
 
     def _note_unread(self, request: Request, session: AnySession, asked: Asked) -> None:
         session.refusals.leave_unread(asked.not_read)
@@ -201,14 +214,15 @@ class _SamplingRoutes:
             )
 
 
-def _report_app(route: ReportRoute, endpoints: Endpoints, max_body_bytes: int) -> ASGIApp:
+def _report_app(route: ReportRoute, endpoints: Endpoints, max_body_bytes: int) -> _Answered:
     """Return the endpoint of one kind of report on an episode."""
 
     async def report(request: Request, _send: Send) -> Response:
         content = route.read(
             decode_report(await read_body(request, max_body_bytes, most_values=MOST_REPORTED_VALUES)), request.headers
         )
-        content.tell(endpoints.report(route.key(content) or _opening_key(request, _headers(request), endpoints)))
+        headers = _headers(request.scope)
+        content.tell(endpoints.report(route.key(content) or _opening_key(request, headers, endpoints)))
         return JSONResponse({})
 
     return _Answered(report, route, route.convert)
@@ -226,11 +240,10 @@ class _QueueRoutes:
         return [Route(f"/v1/queue/{path}", self._checked(answer), methods=["POST"]) for path, answer in work.items()]
 
     def _checked(self, answer: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
-        async def checked(request: Request, _send: Send) -> Response:
-            self._queue.check(_bearer(_headers(request)))
+        async def answered(request: Request, _send: Send) -> Response:
             return await answer(request)
 
-        return _Answered(checked, ChatCompletions())
+        return _gate_bearer(_Answered(answered, ChatCompletions()), self._queue.gate, "work")
 
     async def _lease(self, request: Request) -> Response:
         poll = validated(decode(await read_body(request, self._max_body_bytes) or b"{}"), Poll, only={}, inert=())
@@ -259,17 +272,21 @@ class _QueueRoutes:
         return JSONResponse({})
 
 
-def _versions_route(versions: Versions, max_body_bytes: int) -> Route:
+def _gate_bearer(app: _Answered, gate: Gate, needs: Permission) -> ASGIApp:
+    """Return the app with a gate for the key in the authorization header."""
+    return Gated(app, gate, needs, find_key=lambda scope: read_authorization(_headers(scope)), refuse=app.refuse)
+
+
+def _versions_route(versions: Versions, gate: Gate, max_body_bytes: int) -> Route:
     """Return the route through which an operator sees and changes the versions that answer."""
 
     async def answer(request: Request, _send: Send) -> Response:
-        versions.check_operator(_bearer(_headers(request)))
         if request.method == "POST":
             body = decode(await read_body(request, max_body_bytes))
             await versions.change(validated(body, VersionChange, only={}, inert=()))
         return JSONResponse(versions.as_json())
 
-    return Route(VERSIONS, _Answered(answer, ChatCompletions()), methods=["GET", "POST"])
+    return Route(VERSIONS, _gate_bearer(_Answered(answer, ChatCompletions()), gate, "admin"), methods=["GET", "POST"])
 
 
 class _ErrorDialect(Protocol):
@@ -293,12 +310,18 @@ class _Answered:
         except ClientDisconnect:
             return
         except Exception as failure:  # noqa: BLE001 (the boundary: a bug must not show its traceback to a client)
-            error = self._convert(api_error(failure))
-            answer = JSONResponse(self._dialect.error(error), status_code=error.status, headers=error.headers)
+            answer = self._respond(api_error(failure))
             _release_frames(failure)
-            del error
         if answer is not None:
             await answer(scope, receive, send)
+
+    def _respond(self, error: ApiError) -> Response:
+        error = self._convert(error)
+        return JSONResponse(self._dialect.error(error), status_code=error.status, headers=error.headers)
+
+    def refuse(self, refused: Refused) -> ASGIApp:
+        """Return the answer to a request that a gate refused."""
+        return self._respond(ApiError(refused.status, str(refused), code=refused.code, retry_after=refused.retry_after))
 
 
 def _release_frames(error: BaseException | None) -> None:
@@ -364,21 +387,16 @@ def _opening_key(request: Request, headers: Mapping[str, str], endpoints: Endpoi
 
 
 def _shown_key(in_path: str, headers: Mapping[str, str], endpoints: Endpoints) -> str:
-    shown = [_bearer(headers), headers.get("x-api-key", "")]
+    shown = [read_authorization(headers), headers.get("x-api-key", "")]
     if endpoints.is_key_in_path:
         shown = [in_path, trajectory_id(headers), *shown]
     return next(filter(None, shown), "")
 
 
-def _headers(request: Request) -> dict[str, str]:
+def _headers(scope: Scope) -> dict[str, str]:
     """Return a dict with the first value of each header. Starlette's own mapping searches all headers on each
     access."""
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(request.scope["headers"])}
-
-
-def _bearer(headers: Mapping[str, str]) -> str:
-    scheme, _, bearer = headers.get("authorization", "").partition(" ")
-    return bearer.strip() if scheme.lower() == "bearer" else ""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
 
 
 _MOST_CLIENTS = 16

@@ -66,6 +66,14 @@ class Delivery:
                 self._playing.cancel()
             await asyncio.wait([self._playing])
 
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens of the prompt and of the answers, or of those that were sampled before a failure."""
+        if not self._playing.done() or not self.is_alive:
+            return len(self._tokens)
+        turns = self._playing.result()
+        return turns[0].num_prompt_tokens + sum(turn.num_sampled_tokens for turn in turns)
+
     def arrived(self) -> None:
         """Record that a waiting client has received all answers."""
         self._has_arrived = True

@@ -9,8 +9,6 @@ offer back or does not renew its lease, the offer is lost. Its owner then decide
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import secrets
 import time
 from collections import OrderedDict
@@ -23,6 +21,8 @@ import pydantic
 from sparring.gateway.dialects.validation import Strict
 from sparring.gateway.request import ApiError
 from sparring.types import Json
+from sparring.web.gate import Gate
+from sparring.web.keys import Keys, single_key
 
 LEASE_SECONDS = 60.0
 """The duration of a lease in seconds: long enough for a turn of a slow policy, and short enough that a dead worker
@@ -69,18 +69,19 @@ class _Lease:
 
 @final
 class WorkQueue:
-    """The offers in order, and the leases of taken offers. Only a hash of the worker key is stored."""
+    """The offers in order, and the leases of taken offers. `gate` admits workers."""
 
     def __init__(
         self,
-        worker_key: str,
+        workers: str | Gate,
         *,
         lease_seconds: float = LEASE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         new_id: Callable[[], str] = lambda: secrets.token_urlsafe(16),
     ) -> None:
-        self._digest = _digest(worker_key)
+        """Create a queue for workers with one key, of which only a hash is stored, or for those that a gate admits."""
+        self.gate = workers if isinstance(workers, Gate) else Gate("queue", Keys([single_key(workers, "work")]))
         self.lease_seconds = lease_seconds
         self._clock = clock
         self._sleep = sleep
@@ -91,15 +92,6 @@ class WorkQueue:
         self._leases: dict[str, _Lease] = {}
         self.is_polled = False
         """Whether any worker has ever requested an episode."""
-
-    def check(self, worker_key: str) -> None:
-        """Check a worker key. Raises ApiError 401 for an invalid key."""
-        if not hmac.compare_digest(_digest(worker_key), self._digest):
-            raise ApiError(
-                401,
-                "This is not the worker key of the run; send the key that the run printed at its start, as a bearer token.",
-                code="invalid_api_key",
-            )
 
     def offer(self, invitation: Callable[[str], Json]) -> Offer:
         """Add an episode to the end of the queue. `invitation` returns the message for the worker, given the gateway's
@@ -191,7 +183,3 @@ class WorkQueue:
                 code="lease_over",
             )
         return self._leases[lease_id]
-
-
-def _digest(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()

@@ -48,7 +48,9 @@ class ApiError(Exception):
     def headers(self) -> dict[str, str]:
         if self.retry_after is None:
             return {"x-should-retry": "false"}
-        return {"x-should-retry": "true", "retry-after": str(self.retry_after)}
+        # Clients wait for at most a minute; if they must wait longer, they would only repeat the request in vain.
+        should_retry = "true" if self.retry_after <= 60 else "false"
+        return {"x-should-retry": should_retry, "retry-after": str(self.retry_after)}
 
 
 def error_of(failure: SparringError) -> ApiError:

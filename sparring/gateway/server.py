@@ -16,6 +16,7 @@ from sparring.protocols import Chat
 from sparring.sessions import AnySession
 from sparring.types import Sampling
 from sparring.web.certificate import Certificate
+from sparring.web.gate import Gate
 from sparring.web.listener import Listener
 from sparring.web.protocol import MOST_CONNECTIONS
 
@@ -114,16 +115,16 @@ class ModelServer:
         versions: Versions,
         chat: Chat,
         sampling: Sampling,
-        api_key: str | None = None,
+        gate: Gate | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         allowed_hosts: Sequence[str] = (),
         tls: Certificate | None = None,
     ) -> None:
-        """Create a server. Without `api_key`, any key is accepted, so bind the server to loopback only. `allowed_hosts`
+        """Create a server. Without a `gate`, no key is required, so bind the server to loopback only. `allowed_hosts`
         and `tls` are those of `Listener`."""
-        endpoints = StatelessEndpoints(versions=versions, chat=chat, sampling=sampling, api_key=api_key)
-        app = create_app(endpoints, versions=versions)
+        endpoints = StatelessEndpoints(versions=versions, chat=chat, sampling=sampling)
+        app = create_app(endpoints, versions=versions, gate=gate)
         self._listener = Listener(app, host, port, tls=tls, allowed_hosts=allowed_hosts)
 
     @property

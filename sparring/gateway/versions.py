@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -66,20 +65,18 @@ class Versions:
         name: str | None = None,
         canary: Mapping[str, float] | None = None,
         load: LoadVersion | None = None,
-        admin_key: str | None = None,
     ) -> None:
         """Serve the first of `versions` by default. `name` is the policy's name, by default that of the first version.
         `canary` maps names of versions to shares.
 
-        `load` loads further versions on request of an operator, who sends `admin_key`. Without this key, nothing can be
-        changed. Raises UsageError if the shares together exceed 1.
+        `load` loads further versions on request of an operator. Raises UsageError if the shares together exceed 1.
         """
         self.name = versions[0].name if name is None else name
         self._versions = {one.name: one for one in versions}
         self._default = versions[0]
         self._canary = {self._versions[other]: share for other, share in (canary or {}).items()}
         _check_shares(self._canary.values())
-        self._load, self._admin_key = load, admin_key
+        self._load = load
         self._num_requests: Counter[str] = Counter()
         self._changing = asyncio.Lock()
 
@@ -117,17 +114,6 @@ class Versions:
                 return version
             place -= share
         return self._default
-
-    def check_operator(self, key: str) -> None:
-        """Check the key of a request that reads or changes the versions. Raises ApiError 401 and 403."""
-        if self._admin_key is None:
-            raise ApiError(
-                403,
-                "This server has no admin key, so its versions cannot be changed; set SPARRING_ADMIN_KEY before it starts.",
-                code="no_admin_key",
-            )
-        if not hmac.compare_digest(key.encode(), self._admin_key.encode()):
-            raise ApiError(401, "This is not the server's admin key; send it as the bearer.", code="invalid_api_key")
 
     async def change(self, change: VersionChange) -> None:
         """Load the versions that the change names, if they are not served yet, and then use all of it at once.

@@ -40,7 +40,7 @@ def write_manifest(folder: Path, content: Mapping[str, Json]) -> None:
 
 def verify(folder: Path) -> dict[str, Any]:
     """Verify an export and return its manifest. Raises ServiceError, which names the first missing, damaged or unlisted
-    file."""
+    file, or a link that leads out of the export."""
     try:
         manifest = parse_json((folder / MANIFEST).read_text("utf-8"))
         known, files = manifest["format"], dict(manifest["files"])
@@ -49,6 +49,10 @@ def verify(folder: Path) -> dict[str, Any]:
     require_format(folder, known, FORMAT, otherwise="export the policy again", error=ServiceError)
     for name, expected in files.items():
         path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise ServiceError(
+                f"{path} leads out of the export, so it is not followed; put the file itself there, or export the policy again."
+            )
         if not path.is_file():
             raise ServiceError(f"{folder} lacks {name}, which its {MANIFEST} lists; export the policy again.")
         if _sha256(path) != expected:

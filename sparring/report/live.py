@@ -18,13 +18,12 @@ from sparring.report.page import page
 from sparring.report.reading import Record, read_run
 from sparring.report.verdict import build_verdict
 from sparring.runtime import interrupts
+from sparring.web.gate import Gate, Gated, find_page_key, refuse_page
 from sparring.web.listener import Listener
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-HOST = "127.0.0.1"
-"""Only this machine can connect, because the page shows everything that an agent received."""
 LOOK_SECONDS = 2.0
 """The pause between checks of the run's folder."""
 MAKING_SHARE = 0.2
@@ -80,24 +79,25 @@ class LivePage:
 def watch(
     run: Path,
     *,
-    port: int,
+    listen: Callable[[ASGIApp], Listener],
+    gate: Gate,
     prices: Mapping[str, float],
     on_ready: Callable[[str], None],
     on_problem: Callable[[str], None],
 ) -> None:
-    """Serve the page until KeyboardInterrupt. Port 0 selects a free port. `on_ready` is called with the address.
+    """Serve the page until KeyboardInterrupt, to those whom the gate lets read. `listen` returns the server of an app.
+    `on_ready` is called with the address.
 
     Raises DataError if the folder is not a run, and ServiceError if the port is in use.
     """
     live = LivePage(run, prices, on_problem=on_problem)
     try:
-        interrupts.run(_serve(live, port, on_ready))
+        interrupts.run(_serve(listen(live_app(live, gate)), on_ready))
     finally:
         live.close()
 
 
-async def _serve(live: LivePage, port: int, on_ready: Callable[[str], None]) -> None:
-    listener = Listener(_app(live), HOST, port)
+async def _serve(listener: Listener, on_ready: Callable[[str], None]) -> None:
     await listener.start()
     try:
         on_ready(f"{listener.address}/")
@@ -106,8 +106,8 @@ async def _serve(live: LivePage, port: int, on_ready: Callable[[str], None]) -> 
         await listener.stop()
 
 
-def _app(live: LivePage) -> ASGIApp:
-    """Return the app that sends the page, and at /version what changes in it."""
+def live_app(live: LivePage, gate: Gate) -> ASGIApp:
+    """Return the app that sends the page, and at /version what changes in it, to those whom the gate lets read."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         status, content, kind = HTTPStatus.OK, live.content, "text/html; charset=utf-8"
@@ -128,7 +128,7 @@ def _app(live: LivePage) -> ASGIApp:
         await send({"type": "http.response.start", "status": status.value, "headers": encoded})
         await send({"type": "http.response.body", "body": content})
 
-    return app
+    return Gated(app, gate, "read", find_key=find_page_key, refuse=refuse_page)
 
 
 def _standing(record: Record) -> str:

@@ -20,7 +20,7 @@ from sparring.evaluation.of_run import claim_of_run, evaluated
 from sparring.evaluation.report import EvaluationReport
 from sparring.findings import Finding
 from sparring.run_folders import RunFolder
-from sparring.run_folders.run_folder import MANIFEST, VOCABULARY
+from sparring.run_folders.run_folder import VOCABULARY
 from sparring.run_folders.stored import read_metrics, read_rows
 from sparring.runtime.json_values import parse_json
 from sparring.training.retention import describe_removed
@@ -124,7 +124,7 @@ def read_run(path: Path) -> Record:
     return Record(
         path=path,
         config=config,
-        manifest=_manifest(path / MANIFEST, unread),
+        manifest=_manifest(folder, unread),
         status=folder.status(),
         metrics=metrics,
         resumed_after=resumed_after,
@@ -156,8 +156,12 @@ def _merged(reported: Sequence[Finding], diagnosis: Diagnosis | None) -> tuple[F
     return (*findings.values(), *others)
 
 
-def _manifest(path: Path, unread: list[str]) -> Mapping[str, Any]:
-    return _json(path, dict, unread) or {}
+def _manifest(folder: RunFolder, unread: list[str]) -> Mapping[str, Any]:
+    try:
+        return folder.manifest()
+    except (DataError, OSError) as error:
+        unread.append(str(error))
+        return {}
 
 
 def _vocabulary(path: Path, unread: list[str]) -> Sequence[str] | None:

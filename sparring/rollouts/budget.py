@@ -16,7 +16,8 @@ from the start."""
 
 @final
 class FailureBudget:
-    """Counts the training episodes that were permanently lost, and stops the run if too many are lost."""
+    """Counts the training episodes that were permanently lost, and those that broke their environment or agent again and
+    again. Stops the run if there are too many, because then the cause is more likely a defect than the policy."""
 
     def __init__(self, max_lost_share: float) -> None:
         self._max_lost_share = max_lost_share
@@ -25,6 +26,7 @@ class FailureBudget:
         self.num_lost = 0
         self.num_client_errors = 0
         self.num_unrewarded = 0
+        self.num_broken = 0
 
     @property
     def causes(self) -> str:
@@ -46,17 +48,26 @@ class FailureBudget:
                 f"{self.num_unrewarded} because the agent reported no reward and the recipe names none: report "
                 "a reward, or set reward.reward"
             )
+        if self.num_broken:
+            causes.append(
+                f"{self.num_broken} failed because the environment's code or the agent's worker ended in several attempts; they "
+                "were scored as failures of the policy"
+            )
         return "; ".join(causes)
 
-    def count(self, num_planned: int, num_lost: int, num_client_errors: int = 0, num_unrewarded: int = 0) -> None:
+    def count(
+        self, num_planned: int, num_lost: int, num_client_errors: int = 0, num_unrewarded: int = 0, num_broken: int = 0
+    ) -> None:
         """Add the counts of one group. Raises ServiceError if the budget is used up."""
         self.num_planned += num_planned
         self.num_lost += num_lost
         self.num_client_errors += num_client_errors
         self.num_unrewarded += num_unrewarded
-        if self.num_planned >= FEWEST and self.num_lost > self._max_lost_share * self.num_planned:
+        self.num_broken += num_broken
+        num_bad = self.num_lost + self.num_broken
+        if self.num_planned >= FEWEST and num_bad > self._max_lost_share * self.num_planned:
             raise ServiceError(
-                f"{self.num_lost} of {self.num_planned} training episodes were lost. This exceeds "
+                f"{num_bad} of {self.num_planned} training episodes were lost. This exceeds "
                 f"rollout.max_lost_share = {self._max_lost_share:g}, so the remaining episodes are a biased sample of the tasks "
                 f"({self.causes}). `sparring runs show` and the ledger list the reasons. Correct the cause, and resume the run."
             )

@@ -13,10 +13,19 @@ from dataclasses import replace
 from typing import Any, final
 
 from sparring.agents import AgentResult
-from sparring.agents.result import check_first_request, ended_elsewhere, limit_met, overtime, within_budget
+from sparring.agents.result import (
+    broken_again,
+    check_first_request,
+    ended_elsewhere,
+    limit_met,
+    overtime,
+    within_budget,
+)
 from sparring.errors import (
+    AgentLost,
     AgentTimeout,
     ClientError,
+    EnvironmentFailed,
     EpisodeError,
     InfrastructureError,
     PolicyTimeout,
@@ -46,6 +55,10 @@ from sparring.types import Message, Outcome, Reward, Sampling, Trajectory, Traje
 from sparring.workers import use_separate_workers
 
 logger = get_logger(__name__)
+
+_SUSPECTS = (EnvironmentFailed, AgentLost, WorkerLost)
+"""The failures that the policy's output may have caused, or a machine or a defect. A worker process is the episode's own
+only if the episode runs alone."""
 
 
 @final
@@ -96,6 +109,8 @@ class Collector:
         """The counts of attempts and turns in all splits, and of those that were lost."""
         self._turns: dict[str, Sequence[Message]] = {}
         """The policies' messages in attempts that have ended but are not yet counted, by rollout."""
+        self._broken: set[str] = set()
+        """The rollouts that broke their environment or agent in several attempts."""
 
     async def aclose(self) -> None:
         """Close the agent and the engines of other policies. The engine of the policy in training belongs to the
@@ -153,6 +168,7 @@ class Collector:
             num_lost=lost,
             num_client_errors=num_client_errors,
             num_unrewarded=played.count(Outcome.REWARD_ERROR),
+            num_broken=sum(one.id in self._broken for one in kept),
             refused=refusals.by_reason,
             not_read=refusals.not_read,
         )
@@ -176,25 +192,32 @@ class Collector:
         episode runs alone in its next attempt. It may be the cause if its code was running, if a worker died for the
         second time, or if this is the last retry. Therefore, if an episode kills every worker, only that episode is
         lost, and not the episodes that run at the same time.
+
+        A failure that the policy's output may have caused (`_SUSPECTS`) is an outage at first. If the last retry ends in such
+        a failure again, and the policy had a turn each time, the outcome is `policy_error`, and the episode is graded.
         """
         asked = self._clock.monotonic()
         async with self._slots:
             self._waited(plan, "queue", since=asked)
-            is_alone = False
+            is_alone, num_broken = False, 0
             for attempt in range(self._limits.max_retries + 1):
-                death = None
+                failure: InfrastructureError | None = None
+                is_again = num_broken > 0 and attempt == self._limits.max_retries
+                blamed = _SUSPECTS[: 3 if is_alone else 2] if is_again else ()
                 if plan.split == "train":
                     self.tally.attempted(again=attempt > 0)
                 try:
                     async with self._place(alone=is_alone):
                         if self._agent.wait_until_ready is not None:
                             await self._agent.wait_until_ready()
-                        played = await self._attempt(plan, member, attempt, refusals or Refusals())
-                except WorkerLost as lost:
-                    is_alone = lost.was_running or attempt + 1 >= min(2, self._limits.max_retries)
-                    played, death = Outcome.INFRASTRUCTURE_ERROR, lost.death
+                        played = await self._attempt(plan, member, attempt, refusals or Refusals(), blamed)
+                except _SUSPECTS as error:
+                    failure, played = error, Outcome.INFRASTRUCTURE_ERROR
+                    is_alone = self._runs_alone_next(failure, attempt)
                 policy = "train" if plan.split == "train" else f"{plan.split} {plan.label.partition('@')[0]}"
                 turns = self._turns.pop(plan.rollout_id(member, attempt), ())
+                num_broken += bool(turns) and failure is not None and _may_be_own(failure)
+                death = failure.death if isinstance(failure, WorkerLost) else None
                 self.losses.count(policy, plan.task.id, turns, is_lost=isinstance(played, Outcome), death=death)
                 if played is not Outcome.INFRASTRUCTURE_ERROR:
                     return played
@@ -203,6 +226,13 @@ class Collector:
                     await self._clock.sleep(min(30.0, 0.1 * 5**attempt))
                     self._waited(plan, "backoff", since=failed)
         return Outcome.INFRASTRUCTURE_ERROR
+
+    def _runs_alone_next(self, failure: InfrastructureError, attempt: int) -> bool:
+        """Return whether the attempt after a failed one runs alone."""
+        if isinstance(failure, WorkerLost):
+            return failure.was_running or attempt + 1 >= min(2, self._limits.max_retries)
+        # Other episodes of the same worker may have ended it, and those must not be in it again.
+        return isinstance(failure, AgentLost) and attempt + 1 == self._limits.max_retries
 
     @asynccontextmanager
     async def _place(self, *, alone: bool) -> AsyncIterator[None]:
@@ -219,9 +249,16 @@ class Collector:
         if plan.split == "train":
             self.tally.waited(cause, self._clock.monotonic() - since)
 
-    async def _attempt(self, plan: GroupPlan, member: int, attempt: int, refusals: Refusals) -> Trajectory | Outcome:
-        """Make one attempt. Return a graded trajectory, or the outcome if the episode is lost. Raises WorkerLost if the
-        episode's worker died."""
+    async def _attempt(
+        self,
+        plan: GroupPlan,
+        member: int,
+        attempt: int,
+        refusals: Refusals,
+        blamed: tuple[type[InfrastructureError], ...],
+    ) -> Trajectory | Outcome:
+        """Make one attempt. Return a graded trajectory, or the outcome if the episode is lost. Failures of the types in
+        `blamed` count as caused by the policy. Raises one of `_SUSPECTS` for other failures that it may have caused."""
         rollout_id = plan.rollout_id(member, attempt)
         ledger = self._ledger
         ledger.plan_nowait(rollout_id, task_id=plan.task.id, attempt=member, split=plan.split)
@@ -229,22 +266,10 @@ class Collector:
         ledger.advance_nowait(rollout_id, RolloutState.RUNNING)
         began, began_at = self._clock.monotonic(), self._clock.now()
         session = self._session(plan, member, rollout_id, deadline=began + self._limits.timeout_seconds)
-        seconds = self._limits.timeout_seconds
         try:
             async with session:
-                try:
-                    async with asyncio.timeout(seconds + overtime(seconds)):
-                        with programs_end(time.monotonic() + seconds):
-                            played = await self._run_agent(plan, session)
-                except TimeoutError:
-                    late = AgentTimeout(
-                        f"the episode was not over after rollout_timeout = {seconds:g} s, and did not return "
-                        f"within {overtime(seconds):g} s more"
-                    )
-                    played = ended_elsewhere(late, session)
-                except PolicyTimeout as error:
-                    played = AgentResult(outcome=Outcome.POLICY_TIMEOUT, messages=session.messages, error=str(error))
-            check_first_request(played, session, began=began, timeout_seconds=seconds)
+                played = await self._play(plan, session, rollout_id, blamed)
+            check_first_request(played, session, began=began, timeout_seconds=self._limits.timeout_seconds)
             if session.failure is not None and limit_met(session.failure) is None:
                 # The agent continued without the turn, so the result is not caused by the policy.
                 raise session.failure
@@ -263,7 +288,7 @@ class Collector:
             if session.failure is not None and not isinstance(session.failure, EpisodeError):
                 # The agent failed because of a turn that is always refused, so a retry would not help.
                 raise session.failure from error
-            _raise_if_worker_died(error)
+            _raise_if_suspect(error)
             return Outcome.INFRASTRUCTURE_ERROR
         except RewardError as error:
             self._discard(rollout_id, DiscardReason.REWARD_ERROR, str(error))
@@ -297,6 +322,29 @@ class Collector:
         )
         ledger.advance_nowait(rollout_id, RolloutState.FINISHED)
         return await self._grade(trajectory, plan, played.reward)
+
+    async def _play(
+        self, plan: GroupPlan, session: AnySession, rollout_id: str, blamed: tuple[type[InfrastructureError], ...]
+    ) -> AgentResult:
+        """Run the agent within the time limit. Failures of the types in `blamed` count as caused by the policy."""
+        seconds = self._limits.timeout_seconds
+        try:
+            async with asyncio.timeout(seconds + overtime(seconds)):
+                with programs_end(time.monotonic() + seconds):
+                    return await self._run_agent(plan, session)
+        except TimeoutError:
+            late = AgentTimeout(
+                f"the episode was not over after rollout_timeout = {seconds:g} s, and did not return "
+                f"within {overtime(seconds):g} s more"
+            )
+            return ended_elsewhere(late, session)
+        except PolicyTimeout as error:
+            return AgentResult(outcome=Outcome.POLICY_TIMEOUT, messages=session.messages, error=str(error))
+        except blamed as error:
+            if not _may_be_own(error):
+                raise
+            self._broken.add(rollout_id)
+            return broken_again(error, session)
 
     async def _run_agent(self, plan: GroupPlan, session: AnySession) -> AgentResult:
         # A copy, so that an environment's changes to its task do not affect the next episode or the grading.
@@ -354,7 +402,7 @@ class Collector:
 
     async def _grade(self, trajectory: Trajectory, plan: GroupPlan, own_reward: Reward | None) -> Trajectory | Outcome:
         """Compute the reward and the score of an episode. Return the outcome if the episode is lost: it has no reward,
-        the grading infrastructure failed, or the grading did not finish in time.
+        or the grading infrastructure failed.
 
         Raises RewardError for a reward that cannot be trusted, which ends the run.
         """
@@ -371,16 +419,10 @@ class Collector:
         start_time = self._clock.monotonic()
         try:
             reward, score = await self._grader.grade(trajectory, own_reward)
-        except TimeoutError:
-            seconds = self._limits.timeout_seconds
-            late = f"the reward or scorer did not finish within rollout_timeout = {seconds:g} s and {overtime(seconds):g} s more"
-            self._discard(trajectory.id, DiscardReason.INFRA_ERROR, late)
-            logger.warning("rollout %s could not be graded: %s", trajectory.id, late)
-            return Outcome.INFRASTRUCTURE_ERROR
         except InfrastructureError as error:
             self._discard(trajectory.id, DiscardReason.INFRA_ERROR, str(error))
             logger.warning("rollout %s could not be graded: %s", trajectory.id, error)
-            _raise_if_worker_died(error)
+            _raise_if_suspect(error)
             return Outcome.INFRASTRUCTURE_ERROR
         except RewardError as error:
             self._discard(trajectory.id, DiscardReason.REWARD_ERROR, str(error))
@@ -435,9 +477,14 @@ class Collector:
         return sorted(groups, key=lambda group: order[id(group.task)])
 
 
-def _raise_if_worker_died(error: InfrastructureError) -> None:
+def _may_be_own(failure: InfrastructureError) -> bool:
+    """Return whether the code of the episode itself may have caused one of `_SUSPECTS`."""
+    return not isinstance(failure, WorkerLost) or failure.was_running
+
+
+def _raise_if_suspect(error: InfrastructureError) -> None:
     for one in (error, error.__cause__):
-        if isinstance(one, WorkerLost):
+        if isinstance(one, _SUSPECTS):
             raise one
 
 

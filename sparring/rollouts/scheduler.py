@@ -142,18 +142,21 @@ class Scheduler:
             group = self._in_play.pop(position).result()
             del self._planned[position]
             self.budget.count(
-                len(group.trajectories) + group.num_lost, group.num_lost, group.num_client_errors, group.num_unrewarded
+                len(group.trajectories) + group.num_lost,
+                group.num_lost,
+                group.num_client_errors,
+                group.num_unrewarded,
+                group.num_broken,
             )
+            lost_in_a_row = lost_in_a_row + 1 if len(group.trajectories) == group.num_broken else 0
+            if lost_in_a_row >= MAX_LOST_IN_A_ROW:
+                raise ServiceError(
+                    f"{lost_in_a_row} groups in a row were lost (the last one with task {group.task.id}): "
+                    f"{self.budget.causes}. See the reasons with `sparring runs show`, correct the cause, and resume the run."
+                )
             if not group.trajectories:
-                lost_in_a_row += 1
                 self.lost.append(group)
-                if lost_in_a_row >= MAX_LOST_IN_A_ROW:
-                    raise ServiceError(
-                        f"{lost_in_a_row} groups in a row were lost (the last one with task {group.task.id}): "
-                        f"{self.budget.causes}. See the reasons with `sparring runs show`, correct the cause, and resume the run."
-                    )
                 continue
-            lost_in_a_row = 0
             if self._is_stale(group):
                 self.num_stale += 1
                 self._discard(

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from sparring.config import Config, load_config, recipe_hash, resolved_toml, restore_defaults
-from sparring.errors import DataError, SparringError, UsageError
+from sparring.errors import DataError, SparringError, UsageError, cut
 from sparring.run_folders.encode import encode
 from sparring.run_folders.formats import require_format
 from sparring.run_folders.inputs import recorded_inputs
@@ -52,6 +52,11 @@ from sparring.types import Json
 
 RECIPE, MANIFEST, STATUS, STOP, PAUSE, LOCK = RUN_RECIPE, "manifest.json", "status.json", "stop", "pause", "lock"
 MANIFEST_FORMAT = 2
+_MANIFEST_KINDS: Mapping[str, Any] = {
+    "id": str, "recipe": str, "created": int | float, "config": dict, "contents": dict, "files": dict, "linked": dict,
+    "origin": dict, "versions": dict, "hardware": dict, "checked": list, "resumed": list, "template_problem": str,
+}  # fmt: skip
+"""The types of the values in a manifest."""
 LEDGER, FINDINGS = "ledger.sqlite", "findings.jsonl"
 FAMILY = "family.json"
 """The name of the file that lists runs which differ only in their seed. Its folder is next to theirs."""
@@ -219,6 +224,9 @@ class RunFolder:
         if not isinstance(content, dict):
             raise DataError(f"{path} is not a JSON object; restore it, or specify another run.")
         require_format(path, content.get("format", MANIFEST_FORMAT), MANIFEST_FORMAT, oldest=1)
+        for key, kind in _MANIFEST_KINDS.items():
+            if not isinstance(value := content.get(key), kind | None):
+                raise DataError(f"{path}: {key} is {cut(repr(value), 60)}, which no run writes; restore the file.")
         return _upgrade(content)
 
     def record_training(self, inputs: Mapping[str, Json], changes: Mapping[str, tuple[Json, Json]]) -> None:

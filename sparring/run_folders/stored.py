@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin
 
-from sparring.errors import DataError
+from sparring.errors import DataError, cut
 from sparring.run_folders.formats import require_format
 from sparring.runtime.json_values import parse_json
 from sparring.types import Json, Outcome, Reward, Sampling, StopReason, Task, Trajectory, Turn, Usage
@@ -47,7 +48,7 @@ def read_rows(file: Path, *, is_growing: bool = False) -> Iterator[tuple[str, di
     With `is_growing`, the last line is skipped, because it may be incomplete while the file is written or after a
     crash.
     """
-    lines = file.read_text("utf-8").split("\n")
+    lines = file.read_bytes().split(b"\n")
     for number, line in enumerate(lines[:-1] if is_growing else lines, start=1):
         if line.strip():
             where = f"{file}, line {number}"
@@ -136,16 +137,57 @@ def training_seconds(path: Path) -> float:
 
 def _transitions(file: Path) -> dict[str, list[Mapping[str, Json]]]:
     found: dict[str, list[Mapping[str, Json]]] = {}
-    for _, row in read_rows(file) if file.is_file() else ():
-        found.setdefault(row["trajectory_id"], []).append(row["transition"])
+    for where, row in read_rows(file) if file.is_file() else ():
+        try:
+            found.setdefault(row["trajectory_id"], []).append(row["transition"])
+        except (LookupError, TypeError) as error:
+            raise DataError(f"{where}: {error!r}; every line must be a transition that `sparring` wrote.") from error
     return found
+
+
+_NUMBER = int | float | None
+"""None stands for NaN, which JSON does not have."""
+_NUMBERS, _TEXTS, _OBJECTS = dict[str, float], dict[str, str], list[dict[str, Any]]
+_TRAJECTORY_KINDS: Mapping[str, Any] = {
+    "id": str, "task": dict, "attempt": int, "messages": _OBJECTS, "turns": list, "other_turns": list, "error": str | None,
+    "began": _NUMBER, "seconds": _NUMBER, "score": _NUMBER, "score_parts": _NUMBERS, "metrics": _NUMBERS, "artifacts": _TEXTS,
+}  # fmt: skip
+_TASK_KINDS: Mapping[str, Any] = {"id": str, "messages": _OBJECTS, "fields": dict, "seed": int | None}
+_TURN_KINDS: Mapping[str, Any] = {
+    "id": int, "parent": int | None, "branch_reason": str | None, "fingerprint": str, "prompt_ids": list[int],
+    "token_ids": list[int], "sampled_logprobs": list[float], "temperature": _NUMBER, "top_p": _NUMBER, "max_tokens": int | None,
+    "message": dict, "num_computed_tokens": int, "began": _NUMBER, "seconds": _NUMBER, "removed_mass": _NUMBER,
+    "policy": str | None,
+}  # fmt: skip
+_REWARD_KINDS: Mapping[str, Any] = {"total": _NUMBER, "components": _NUMBERS, "metrics": _NUMBERS, "record": dict}
+
+
+def _check(row: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
+    """Raise TypeError, which names the field, if a field of a stored object has another type. Missing fields are left
+    to the reader."""
+    for name, kind in kinds.items():
+        if name in row and not _is(row[name], kind):
+            raise TypeError(f"{name} is {cut(repr(row[name]), 60)}")
+
+
+def _is(value: Any, kind: Any) -> bool:
+    container = get_origin(kind)
+    if container not in (list, dict):
+        return isinstance(value, kind)
+    if not isinstance(value, container):
+        return False
+    inner = get_args(kind)[-1]
+    allowed = {float: {int, float, NoneType}, dict[str, Any]: {dict}}.get(inner, {inner})
+    return set(map(type, value.values() if isinstance(value, dict) else value)) <= allowed
 
 
 def parse_trajectory(row: Mapping[str, Any], transitions: Iterable[Mapping[str, Json]], where: str) -> Trajectory:
     """Build a trajectory from its stored row and its environment log. Raises DataError, which contains `where`."""
     require_format(where, row.get("format", TRAJECTORY_FORMAT), TRAJECTORY_FORMAT, otherwise="restore the file")
     try:
+        _check(row, _TRAJECTORY_KINDS)
         task, reward = row["task"], row["reward"]
+        _check(task, _TASK_KINDS)
         return Trajectory(
             id=row["id"],
             task=Task(id=task["id"], messages=tuple(task["messages"]), fields=task["fields"], seed=task["seed"]),
@@ -165,11 +207,12 @@ def parse_trajectory(row: Mapping[str, Any], transitions: Iterable[Mapping[str, 
             began=row.get("began"),
             seconds=row["seconds"],
         )
-    except (LookupError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise DataError(f"{where}: {error!r}; this is not a trajectory that `sparring` wrote.") from error
 
 
 def _turn(row: Mapping[str, Any], *, learns: bool = True) -> Turn:
+    _check(row, _TURN_KINDS)
     usage = row.get("usage")
     return Turn(
         id=row["id"],
@@ -196,6 +239,7 @@ def _turn(row: Mapping[str, Any], *, learns: bool = True) -> Turn:
 
 
 def _reward(row: Mapping[str, Any]) -> Reward:
+    _check(row, _REWARD_KINDS)
     per_turn = row["per_turn"]
     return Reward(
         total=_number(row["total"]),

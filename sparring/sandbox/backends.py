@@ -173,7 +173,7 @@ def _bubblewrap(id: str, setup: Setup) -> Launch:
         binds += ["--ro-bind", folder, folder]
     for name, target in _links().items():
         binds += ["--symlink", target, f"/{name}"]
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and owns_user_ids(Path("/proc/self/uid_map").read_text("utf-8")):
         users = (FIRST_USER, INSIDE_USER)
         own = [
             "--unshare-ipc",
@@ -186,8 +186,9 @@ def _bubblewrap(id: str, setup: Setup) -> Launch:
         ]
         own += [part for name in CAPABILITIES for part in ("--cap-add", name)]
     else:
-        # Only root may put two users into a user namespace. Here programs run as the user of the first process. The
-        # system call filter and the kernel's protection of first processes protect that process from them.
+        # Only root may put two users into a user namespace, and not the root of a container with few user ids. Here
+        # programs run as the user of the first process. The system call filter and the kernel's protection of first
+        # processes protect that process from them.
         users = ()
         own = [
             "--unshare-all",
@@ -313,7 +314,8 @@ BUBBLEWRAP = Backend(
     install="apt-get install bubblewrap (dnf, pacman and apk have it under the same name). If it is installed and "
     "fails, let users create user namespaces: sysctl user.max_user_namespaces=15000, "
     "kernel.unprivileged_userns_clone=1 (Debian), kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); "
-    "in a container, also a seccomp profile that allows unshare and mount.",
+    "in a container, also a seccomp profile that allows unshare and mount, and an unmasked /proc (docker run --security-opt "
+    "seccomp=unconfined --security-opt systempaths=unconfined).",
 )
 GVISOR = Backend(
     name="gvisor",
@@ -383,6 +385,12 @@ def _is_open_to_all(path: Path) -> bool:
     if not path.stat().st_mode & 0o004:
         return False
     return all(folder.stat().st_mode & 0o001 for folder in path.parents)
+
+
+def owns_user_ids(uid_map: str) -> bool:
+    """Return whether the user namespace with this map (proc(5), uid_map) has all of USER_IDS."""
+    ranges = [(int(first), int(count)) for first, _, count in map(str.split, uid_map.splitlines())]
+    return any(first <= USER_IDS[0] and USER_IDS[1] < first + count for first, count in ranges)
 
 
 @functools.cache

@@ -17,7 +17,6 @@ from sparring.chat.messages import canonical_json
 from sparring.engines.openai import UNSET, OpenAIEngine
 from sparring.errors import DataError
 from sparring.gateway.app import create_app
-from sparring.gateway.endpoints import check_server_key
 from sparring.gateway.episode import OpenEpisode
 from sparring.gateway.overload import MAX_IN_FLIGHT, InFlight
 from sparring.gateway.report import EpisodeReport
@@ -32,7 +31,6 @@ from sparring.sessions import EpisodeIdentity, MessageSession
 from sparring.sessions.matching import canonical_history
 from sparring.tracking.local import trajectory_json
 from sparring.types import Message, Outcome, StopReason, Task, Trajectory, Turn
-from sparring.web.listener import Listener
 
 _LONGEST_NAME = 200
 
@@ -89,17 +87,15 @@ class Recording:
         engine: MessageEngine,
         *,
         model: str,
-        api_key: str | None = None,
         on_turn: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Prepare a recording. Nothing is written before `open`. Clients must send `api_key`, if it is given.
+        """Prepare a recording. Nothing is written before `open`.
 
         `on_turn(turns, episodes)` is called with the counts after each turn. Raises DataError if `path` is not empty.
         """
         self._path = path
         self._engine = engine
         self._model = model
-        self._api_key = api_key
         self._on_turn = on_turn
         self._episodes: list[_Episode] = []
         """The episodes with turns, by number."""
@@ -137,7 +133,7 @@ class Recording:
         return len(self._episodes)
 
     def check(self, api_key: str) -> None:
-        check_server_key(api_key, self._api_key)
+        """Do nothing: the gate of the server checks keys."""
 
     def admitted(self, api_key: str) -> InFlight:
         """Return a context for a request in progress. Raises ApiError 429 if too many requests are in progress."""
@@ -255,10 +251,8 @@ def record(
     async def run() -> None:
         engine = OpenAIEngine(upstream, model, api_key=upstream_key)
         try:
-            recording = Recording(path, engine, model=model, api_key=access.api_key, on_turn=on_turn)
-            listener = Listener(
-                create_app(recording), access.host, access.port, tls=access.tls, allowed_hosts=access.allowed_hosts
-            )
+            recording = Recording(path, engine, model=model, on_turn=on_turn)
+            listener = access.listen(create_app(recording, gate=access.open_gate("record")))
             # If the address is in use, no folder is left behind.
             await listener.start()
             try:

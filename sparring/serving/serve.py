@@ -85,7 +85,6 @@ def serve(
     model: str,
     *,
     access: Access,
-    admin_key: str | None = None,
     canary: Mapping[str, float] | None = None,
     vllm: VLLMServers | None = None,
     max_tokens: int | None = None,
@@ -97,8 +96,8 @@ def serve(
     An answer has at most `max_tokens` tokens. `temperature` applies to requests that give none. By default, both are
     those with which the run is evaluated, or the defaults of a recipe for a model that is not from a run.
 
-    `canary` maps other versions of the run, `RUN@STEP`, to the share of the conversations that they answer. With
-    `admin_key`, an operator can change the versions while the server runs. With `vllm`, vLLM servers sample.
+    `canary` maps other versions of the run, `RUN@STEP`, to the share of the conversations that they answer. If `access`
+    has a key for it, an operator can change the versions while the server runs. With `vllm`, vLLM servers sample.
 
     Raises UsageError if the model has no such versions or cannot be served with vLLM, and ServiceError if it cannot be
     loaded, the address is in use, or the vLLM servers do not compute with the trained weights.
@@ -110,13 +109,13 @@ def serve(
         ModelServer,
         chat=served.chat,
         sampling=sampling,
-        api_key=access.api_key,
+        gate=access.open_gate("serve"),
         host=access.host,
         port=access.port,
         allowed_hosts=access.allowed_hosts,
         tls=access.tls,
     )
-    interrupts.run(_serve(served, canary or {}, admin_key, open_server, on_ready))
+    interrupts.run(_serve(served, canary or {}, open_server, on_ready))
 
 
 def _sampling(model: str, max_tokens: int | None, temperature: float | None) -> Sampling:
@@ -199,12 +198,11 @@ def _on_vllm(folder: RunFolder, servers: VLLMServers) -> Config:
 async def _serve(
     served: _Served,
     canary: Mapping[str, float],
-    admin_key: str | None,
     open_server: Callable[..., ModelServer],
     on_ready: Callable[[str, str], None] | None,
 ) -> None:
     try:
-        versions = await _load_versions(served, canary, admin_key)
+        versions = await _load_versions(served, canary)
         async with open_server(versions=versions) as server:
             if on_ready is not None:
                 on_ready(server.base_url, versions.name)
@@ -213,12 +211,12 @@ async def _serve(
         await served.engine.close()
 
 
-async def _load_versions(served: _Served, canary: Mapping[str, float], admin_key: str | None) -> Versions:
+async def _load_versions(served: _Served, canary: Mapping[str, float]) -> Versions:
     """Load the default version and the canaries. Raises UsageError and the errors of `RunVersions.load`."""
     if served.run is None:
         if canary:
             raise UsageError(f"{served.name} is not a run, so it has no versions; leave out --canary.")
-        return Versions([Version(served.name, served.engine)], admin_key=admin_key)
+        return Versions([Version(served.name, served.engine)])
     default = await served.run.load_step(served.step)
     others = {await served.run.load(text): share for text, share in canary.items()}
     return Versions(
@@ -226,5 +224,4 @@ async def _load_versions(served: _Served, canary: Mapping[str, float], admin_key
         name=served.name,
         canary={one.name: share for one, share in others.items()},
         load=served.run.load,
-        admin_key=admin_key,
     )

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TextIO, final
+from typing import Any, Self, final
 
 from sparring.ledger import Ledger, RolloutState
 from sparring.runtime.private_files import open_private
@@ -111,6 +111,6 @@ class Watchdog:
             self._write_tasks(file)
         self._say(f"{what}. The position of every thread and task is in {self._path}")
 
-    def _write_tasks(self, file: TextIO) -> None:
+    def _write_tasks(self, file: Any) -> None:
         for task in list(asyncio.all_tasks(self._loop)):
             task.print_stack(file=file)

@@ -14,9 +14,10 @@ LONGEST_REPEATED = 8
 
 def describe(made: Written) -> Iterator[str]:
     """Yield the lines that `sparring init --from-traces` prints."""
-    rows = ", ".join(f"{count} {name}" for name, count in made.traces.formats.items())
+    formats = made.traces.formats
+    rows = ", ".join(name if len(formats) == 1 else f"{count} of {name}" for name, count in formats.items())
     num = len(made.traces.conversations) + sum(made.traces.left_out.values())
-    yield f"read {num} conversations ({rows})"
+    yield f"read {num} conversations (format: {rows})"
     if unread := made.traces.unread:
         yield f"warning: {len(unread)} rows cannot be read and are left out"
         yield from (f"  {reason}" for reason in unread[:MOST_UNREAD])

@@ -21,6 +21,9 @@ from sparring.tracking.fan_out import FanOut
 from sparring.tracking.local import LocalTracker
 from sparring.tracking.services import Service, requested_services
 from sparring.tracking.webhook import Webhook, webhook_url
+from sparring.web.certificate import Certificate
+from sparring.web.gate import Gate
+from sparring.web.keys import Keys
 
 logger = get_logger(__name__)
 
@@ -29,7 +32,7 @@ def open_trackers(config: Config, folder: RunFolder, console: Console) -> Tracke
     """Return a tracker for the run's files, the console, and every other tracker in the recipe.
 
     Raises ServiceError if a library is not installed, and UsageError if the variable of a webhook does not contain an
-    address.
+    address, or if the keys or the certificate of Prometheus's address cannot be read.
     """
     section = config.tracking
     trackers: list[Tracker] = [LocalTracker(folder.path), console]
@@ -76,8 +79,11 @@ def _prometheus(section: TrackingSection, folder: RunFolder, console: Console) -
     trackers: list[Tracker] = []
     run, address = folder.path.name, section.prometheus_address
     if address is not None:
+        keys, certificate, key = section.prometheus_keys, section.prometheus_tls_certificate, section.prometheus_tls_key
+        gate = None if keys is None else Gate("metrics", Keys.of_file(Path(keys)))
+        tls = None if certificate is None or key is None else Certificate(Path(certificate), Path(key))
         with _unless_refused(f"the address {address} cannot be opened"):
-            trackers.append(_tracker_class()(address, run=run, report=console.announced))
+            trackers.append(_tracker_class()(address, run=run, gate=gate, tls=tls, report=console.announced))
     if section.prometheus_textfile_dir is not None:
         textfile = Path(section.prometheus_textfile_dir) / f"sparring-{run}.prom"
         with _unless_refused(f"{textfile} cannot be written"):

@@ -8,20 +8,26 @@ The metric `rollout/reward/mean` is named `sparring_rollout_reward_mean{run="...
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
-from prometheus_client import CollectorRegistry, Gauge, start_http_server, write_to_textfile
+from prometheus_client import CollectorRegistry, Gauge, make_asgi_app, write_to_textfile
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from sparring.errors import ServiceError
 from sparring.findings import Severity
+from sparring.runtime.address import read_address
 from sparring.runtime.logs import get_logger
 from sparring.types import Json, TrajectoryGroup
+from sparring.web.certificate import Certificate
+from sparring.web.gate import Gate, Gated, find_page_key, refuse_page
+from sparring.web.listener import Listener
 
 logger = get_logger(__name__)
 
@@ -43,6 +49,8 @@ class PrometheusTracker:
         self,
         address: str | None = None,
         *,
+        gate: Gate | None = None,
+        tls: Certificate | None = None,
         run: str,
         textfile: Path | None = None,
         clock: Callable[[], float] = time.time,
@@ -51,9 +59,9 @@ class PrometheusTracker:
     ) -> None:
         """Open the address and write the file.
 
-        `address` is host:port, and port 0 selects a free port. `textfile` is replaced as a whole whenever a value
-        changes. `report` receives a message if `close` waits. Raises OSError if the address cannot be opened or the
-        file cannot be written.
+        `address` is host:port, and port 0 selects a free port. `gate` decides who can read it. `textfile` is replaced as a
+        whole whenever a value changes. `report` receives a message if `close` waits. Raises OSError if the address cannot
+        be opened or the file cannot be written.
         """
         self._clock = clock
         self._report = report
@@ -76,11 +84,13 @@ class PrometheusTracker:
         self._write()
         self._server = None
         if address is not None:
-            host, _, port = address.rpartition(":")
-            self._server, self._thread = start_http_server(int(port), addr=host, registry=self._registry)
-            self.port: int = self._server.server_port
-            """The port of the server."""
-            self._url = f"http://{host}:{self.port}/metrics"
+            host, port = read_address(address)
+            app: Any = make_asgi_app(self._registry)
+            gate = gate or Gate("metrics", free=("read",))
+            app = Gated(app, gate, "read", find_key=find_page_key, refuse=refuse_page)
+            self._server = _Server(Listener(app, host, port, tls=tls))
+            self.address = self._server.address
+            """The URL of the server, without a path."""
 
     def log_status(self, status: str, *, reason: str | None = None) -> None:
         for one in STATUSES:
@@ -121,14 +131,12 @@ class PrometheusTracker:
             seconds = 0.0 if self._is_stopped else seconds - (time.monotonic() - self._opened)
         if seconds > 0:
             self._report(
-                f"the run has ended; {self._url} serves its last state until it has been read twice, for at most "
+                f"the run has ended; {self.address}/metrics serves its last state until it has been read twice, for at most "
                 f"{seconds:.0f} s; press Ctrl-C again to end at once"
             )
         if self._reads.wait(2, max(0.0, seconds)):
             time.sleep(_SENDING_SECONDS)
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.close()
         self._server = None
 
     def _write(self) -> None:
@@ -139,6 +147,37 @@ class PrometheusTracker:
         if name not in self._gauges:
             self._gauges[name] = Gauge(name, description, ["run"], registry=self._registry)
         self._gauges[name].labels(self._run).set(value)
+
+
+class _Server:
+    """A server in a thread of its own, so that it answers while the run computes."""
+
+    def __init__(self, listener: Listener) -> None:
+        """Raises OSError if the address cannot be opened."""
+        self._listener = listener
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="sparring-metrics", daemon=True)
+        self._thread.start()
+        try:
+            self._run(listener.start())
+        except BaseException as error:
+            self._end()
+            if isinstance(error, ServiceError):
+                raise OSError(str(error)) from error
+            raise
+        self.address = listener.address
+
+    def close(self) -> None:
+        self._run(self._listener.stop())
+        self._end()
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
 
 _LAST_STEP = (

@@ -55,11 +55,11 @@ class TensorboardReceiver:
         has_all = length > 0 and path.is_file() and path.stat().st_size >= length
         create_folder(path.parent, exist_ok=True)
         # The buffer is larger than a piece, so that a reader rarely sees part of an event.
-        self._file = open_private(path, "r+b" if has_all else "wb", buffering=2**20)
-        self._writer = RecordWriter(self._file)
+        file = self._file = open_private(path, "r+b" if has_all else "wb", buffering=2**20)
+        self._writer = RecordWriter(file)
         if has_all:
-            self._file.truncate(length)
-            self._file.seek(length)
+            file.truncate(length)
+            file.seek(length)
         else:
             kept.pop("config", None)
             self._add(Event(wall_time=self._created, file_version="brain.Event:2"))

@@ -149,7 +149,7 @@ class Listener:
             if left <= 0:
                 raise InfrastructureError(
                     f"no worker was connected to {self._address} for {self._listening.timeout_seconds:g} s "
-                    "(environment.listen_timeout). Start `sparring worker --connect` on a machine that reaches this address."
+                    f"(environment.listen_timeout). {self._advice()}"
                 )
             self._warn(waited)
             with suppress(TimeoutError):
@@ -165,6 +165,11 @@ class Listener:
                 waited,
                 self._listening.timeout_seconds,
             )
+
+    def _advice(self) -> str:
+        if self._listening.launch is not None:
+            return "The cluster that started the workers may be lost; look at their output in the run's folder."
+        return "Start `sparring worker --connect` on a machine that reaches this address."
 
     def _call_for_workers(self) -> str:
         key = "SPARRING_API_KEY=KEY " if self._listening.key else ""

@@ -8,7 +8,7 @@ import pytest
 from sparring.agents import agent
 from sparring.agents.scripted_session import ScriptedSession
 from sparring.environments import answer
-from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout, RewardError
+from sparring.errors import AgentFailed, ContextOverflow, InfrastructureError, PolicyTimeout, RewardError
 from sparring.protocols import SessionLike
 from sparring.types import Outcome, Task
 
@@ -42,10 +42,17 @@ def test_a_function_plays_and_its_reward_is_checked_and_addressed_by_turn() -> N
     ],
 )
 def test_limits_and_failures_become_outcomes_without_reward(error: Exception, outcome: Outcome) -> None:
-    result = asyncio.run(twice.play(TASK, ScriptedSession(error)))
+    result = asyncio.run(twice.play(TASK, ScriptedSession(answer("a"), error)))
     assert result.outcome is outcome
     assert result.reward is None
     assert str(error) in str(result.error)
+
+
+def test_a_failure_before_the_first_turn_is_not_the_policys() -> None:
+    with pytest.raises(
+        AgentFailed, match=r"twice raised ValueError\('no database'\). This was before the policy's first"
+    ):
+        asyncio.run(twice.play(TASK, ScriptedSession(ValueError("no database"))))
 
 
 def test_outages_and_values_that_are_no_reward_are_raised() -> None:

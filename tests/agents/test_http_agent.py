@@ -25,6 +25,7 @@ from sparring.agents.result import AgentResult
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
 from sparring.errors import (
+    AgentLost,
     ContextOverflow,
     DataError,
     InfrastructureError,
@@ -450,6 +451,36 @@ def test_a_connection_that_breaks_is_tried_again() -> None:
         assert pushed == 2
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+def test_an_agent_that_is_gone_after_a_turn_may_have_been_ended_by_the_policy(turns: int) -> None:
+    async def run() -> InfrastructureError:
+        async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            if head.startswith("post"):
+                size = int(head.partition("content-length:")[2].split()[0])
+                payload = json.loads(await reader.readexactly(size))
+                for _ in range(turns):
+                    await ask(payload)
+            else:
+                writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+            writer.close()
+
+        server = await asyncio.start_server(end, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/rollout"
+        limits = replace(QUICK, max_retries=0)
+        async with (
+            server,
+            Gateway() as gateway,
+            make_session() as episode,
+            HttpAgent(url, gateway=gateway, limits=limits) as agent,
+        ):
+            with pytest.raises(InfrastructureError) as raised:
+                await agent.play(TASK, episode)
+        return raised.value
+
+    assert isinstance(asyncio.run(run()), AgentLost) == bool(turns)
 
 
 def test_retries_are_bounded() -> None:

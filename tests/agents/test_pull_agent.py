@@ -12,7 +12,15 @@ from sparring.agents.pull import PullAgent
 from sparring.agents.result import AgentResult
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
-from sparring.errors import DataError, InfrastructureError, PolicyTimeout, RewardError, ServiceError, TokenLimit
+from sparring.errors import (
+    AgentLost,
+    DataError,
+    InfrastructureError,
+    PolicyTimeout,
+    RewardError,
+    ServiceError,
+    TokenLimit,
+)
 from sparring.gateway import Gateway, WorkQueue
 from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError
@@ -153,8 +161,12 @@ def test_an_episode_with_turns_is_not_played_by_a_second_worker(is_given_back: b
         await workplace.time.advance(60.0)
         assert await workplace.lease() is None
 
-    with pytest.raises(InfrastructureError, match="gave it back: shutting down" if is_given_back else "did not renew"):
+    with pytest.raises(
+        InfrastructureError, match="gave it back: shutting down" if is_given_back else "did not renew"
+    ) as raised:
         Workplace().play(work)
+    # The policy may have ended a worker that vanishes.
+    assert isinstance(raised.value, AgentLost) != is_given_back
 
 
 def test_a_turn_under_way_when_the_lease_runs_out_is_cancelled_and_the_episode_handed_out_again() -> None:

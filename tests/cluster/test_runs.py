@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -56,7 +57,9 @@ def test_a_run_whose_cluster_is_lost_ends_and_continues_later(tmp_path: Path) ->
     finally:
         cluster.kill()
     assert process.wait(300) == ServiceError.exit_code, log.read_text("utf-8")[-2000:]
-    assert "resume the run from its last checkpoint" in log.read_text("utf-8")
+    assert re.search(
+        "resume the run|--resume` continues the run", log.read_text("utf-8")
+    )  # a rank or the workers are missed first
     done = count_steps(run)
 
     cluster = Cluster()

@@ -512,6 +512,25 @@ def test_training_does_not_run_ahead_of_an_environment_that_takes_nearly_all_of_
         assert starved(6.8, chosen).settings == {}
 
 
+def test_what_only_costs_time_comes_after_what_affects_learning() -> None:
+    shown = {"timing_s/rollout": 6.0, "timing_s/step": 7.0}
+    found = diagnose("runs/x", run(hopeless, change=slow, metrics=lambda step: shown))
+    rules = [one.rule for one in found.findings if one.severity is Severity.WARNING]
+    assert len(rules) > 1
+    assert rules[-1] == "system.starved", rules
+    assert "system.starved" not in found.headline
+
+
+def test_the_wait_for_an_agent_of_the_user_is_not_called_an_environment() -> None:
+    shown = {"timing_s/rollout": 6.0, "timing_s/step": 7.0}
+    observed = run(change=slow, metrics=lambda step: shown)
+    own = replace(
+        observed, config=validate({"agent": {"function": "agent:play"}, "rollout": {"max_steps_off_policy": 0}})
+    )
+    assert "for their environment" in diagnose_run(observed)["system.starved"].symptom
+    assert "for your agent's code, client and tools" in diagnose_run(own)["system.starved"].symptom
+
+
 def test_tasks_that_go_on_and_on_are_read_before_they_get_more_turns() -> None:
     def endless(others: int) -> Finding | None:
         """Even tasks use up their five turns on ever new calls; others are right after so many."""

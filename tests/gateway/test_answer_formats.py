@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import openai
+import pydantic
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -19,6 +20,7 @@ from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import ClientError
 from sparring.gateway import EpisodeEndpoints, Gateway
 from sparring.gateway.app import create_app
+from sparring.gateway.dialects.validation import JsonSchema
 from sparring.models.policy import Policy
 from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import Sampling
@@ -38,6 +40,17 @@ SCHEMA: Any = {
     "required": ["n"],
     "additionalProperties": False,
 }
+
+
+def nested(objects: int) -> dict[str, Any]:
+    """A schema of objects within objects, of nearly twice as many levels of JSON."""
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(objects - 1):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+DEEP = nested(33)
 BAD_SCHEMA: Any = {"type": "object", "properties": {"n": {"type": "number", "not": {"const": 1}}}}
 NAMED_SCHEMA: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
 
@@ -228,6 +241,22 @@ def test_streams_and_several_answers_follow_too() -> None:
             "tools.0.input_schema",
         ),
         (
+            "/v1/chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": DEEP}}},
+            "response_format.json_schema.schema",
+        ),
+        (
+            "/v1/chat/completions",
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": DEEP}}]},
+            "tools.0.function.parameters",
+        ),
+        (
+            "/v1/responses",
+            {"text": {"format": {"type": "json_schema", "name": "n", "schema": DEEP}}},
+            "text.format.schema",
+        ),
+        ("/v1/messages", {"tools": [{"name": "f", "input_schema": DEEP}]}, "tools.0.input_schema"),
+        (
             "/v1/messages",
             {"output_config": {"format": {"type": "json_schema", "schema": BAD_SCHEMA}}},
             "output_config.format.schema",
@@ -245,6 +274,10 @@ def test_a_schema_that_cannot_be_followed_is_refused_by_name_before_anything_is_
         assert (answer["error"]["param"], answer["error"]["type"]) == (param, "invalid_request_error")
     assert session.turns == ()
     assert isinstance(session.failure, ClientError)  # the schema is the client's: the policy has not answered yet
+
+
+def test_a_schema_of_32_objects_within_objects_is_not_too_deep() -> None:
+    assert pydantic.TypeAdapter(JsonSchema).validate_python(nested(32)) == nested(32)
 
 
 def test_an_answer_that_is_cut_is_reported_as_cut() -> None:

@@ -19,6 +19,8 @@ from sparring.gateway.endpoints import NUM_EPISODES
 from sparring.gateway.streaming import VisibleText
 from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import Sampling
+from sparring.web.gate import Gate
+from sparring.web.keys import Keys, single_key
 from tests.gateway.builders import CALL, CHAT, TOOL, USER, breaking_off_session, raw, session, through_gateway
 
 
@@ -342,9 +344,8 @@ def test_a_served_model_answers_every_request_afresh() -> None:
 def test_a_served_model_may_ask_for_a_key() -> None:
     async def run() -> None:
         engine = ScriptedEngine(["a"], encode=ByteTokenizer().encode)
-        server = ModelServer(
-            versions=Versions([Version("m", engine)]), chat=CHAT, sampling=Sampling(), api_key="secret"
-        )
+        gate = Gate("serve", Keys([single_key("secret", "complete")]))
+        server = ModelServer(versions=Versions([Version("m", engine)]), chat=CHAT, sampling=Sampling(), gate=gate)
         async with server, openai.AsyncOpenAI(base_url=server.base_url, api_key="wrong") as client:
             with pytest.raises(openai.AuthenticationError):
                 await client.chat.completions.create(model="m", messages=[USER])

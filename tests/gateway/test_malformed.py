@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -257,6 +258,16 @@ def test_bodies_that_do_not_call_themselves_json_are_refused(path: str, media_ty
     response = raw(create_app(endpoints), "POST", path, content=b"{}", headers=headers)
     assert response.status_code == 415
     assert f"content-type: '{media_type}' is not supported" in response.text
+
+
+def test_a_compressed_body_is_not_unpacked() -> None:
+    body = {"model": "m", "messages": [USER]}
+    assert post_body(session(["hello"]), "/v1/chat/completions", body).status_code == 200
+    endpoints = EpisodeEndpoints("policy")
+    headers = {"x-api-key": endpoints.register(session(["never"])), "content-encoding": "gzip"}
+    packed = gzip.compress(json.dumps(body).encode())
+    response = raw(create_app(endpoints), "POST", "/v1/chat/completions", content=packed, headers=headers)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_json")
 
 
 BODY = json.dumps({"model": "m", "messages": [USER]}).encode()

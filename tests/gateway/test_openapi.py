@@ -19,6 +19,8 @@ from sparring.gateway.runtime import MAX_LENGTH, TRAJECTORY_ID
 from sparring.gateway.versions import VERSIONS, Version, Versions
 from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import SampleRequest, Sampling
+from sparring.web.gate import Gate
+from sparring.web.keys import Keys, single_key
 from tests.gateway.builders import CALL, CHAT, raw
 
 NUM_EXAMPLES = 10
@@ -127,9 +129,9 @@ def test_requests_are_answered_as_documented(case: Any) -> None:
 
 def test_the_document_is_open_and_describes_what_its_endpoints_take() -> None:
     versions = Versions([Version("m", ScriptedEngine([]))])
-    served = create_app(
-        StatelessEndpoints(versions=versions, chat=CHAT, sampling=Sampling(), api_key="secret"), versions=versions
-    )
+    gate = Gate("serve", Keys([single_key("secret", "complete")]))
+    endpoints = StatelessEndpoints(versions=versions, chat=CHAT, sampling=Sampling())
+    served = create_app(endpoints, versions=versions, gate=gate)
     polled = create_app(EpisodeEndpoints("policy"), queue=WorkQueue("key"))
     for app, seed in ((APP, "null"), (served, "integer"), (polled, "null")):
         document = raw(app, "GET", "/openapi.json").json()

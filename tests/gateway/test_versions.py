@@ -17,6 +17,8 @@ from sparring.gateway.app import create_app
 from sparring.gateway.endpoints import StatelessEndpoints
 from sparring.gateway.versions import VERSIONS, Version, Versions
 from sparring.types import Json, Sampling
+from sparring.web.gate import Gate
+from sparring.web.keys import Keys, single_key
 from tests.gateway.builders import CHAT
 
 ADMIN = {"authorization": "Bearer admin"}
@@ -30,13 +32,21 @@ def version(name: str, **options: Any) -> Version:
 class Served:
     """A server of the run `shop` with the versions 10 and 20, whose other checkpoints can be loaded."""
 
-    def __init__(self, *others: Version, canary: Mapping[str, float] | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *others: Version,
+        canary: Mapping[str, float] | None = None,
+        admin_key: str | None = "admin",
+        **options: Any,
+    ) -> None:
         self.loaded: list[str] = []
-        settings = {"load": self.load, "admin_key": "admin", **options}
+        settings = {"load": self.load, **options}
+        keys = [] if admin_key is None else [single_key(admin_key, "admin")]
+        gate = Gate("serve", Keys(keys), free=("complete",))
         served = [version("shop@20"), version("shop@10"), *others]
         versions = Versions(served, name="shop", canary=canary, **settings)
         endpoints = StatelessEndpoints(versions=versions, chat=CHAT, sampling=Sampling())
-        self._transport = httpx.ASGITransport(create_app(endpoints, versions=versions))
+        self._transport = httpx.ASGITransport(create_app(endpoints, versions=versions, gate=gate))
 
     async def load(self, name: str) -> Version:
         if name == "shop@99":

@@ -73,7 +73,11 @@ def made() -> list[tuple[str, ...]]:
 
 def normalized(arguments: list[str]) -> tuple[str, ...]:
     """Without what does not change the solution, and with extras in one order."""
-    kept = [each for each in arguments if each not in ("--quiet", "--disable-pip-version-check", "--editable")]
+    kept = [
+        each
+        for each in arguments
+        if each not in ("--quiet", "--disable-pip-version-check", "--no-build-isolation", "--editable")
+    ]
     return tuple(EXTRAS.sub(lambda found: f".[{','.join(sorted_extras(found[1]))}]", each) for each in kept)
 
 

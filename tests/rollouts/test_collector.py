@@ -1,7 +1,8 @@
 """However an episode ends, the ledger shows why it was not learned from, and none stays unfinished."""
 
 import asyncio
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,19 +11,20 @@ import pytest
 from sparring.agents import AgentResult, EnvironmentAgent
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
-from sparring.environments import Environment, PythonTool, graded, opened, tool
+from sparring.engines.scripted_messages import ScriptedMessages
+from sparring.environments import Environment, PythonTool, answer, graded, opened, tool, tool_call
 from sparring.environments.base import reset
-from sparring.errors import ClientError, InfrastructureError, ServiceError
+from sparring.errors import AgentLost, ClientError, InfrastructureError, RewardError, ServiceError
 from sparring.ledger import Ledger
 from sparring.ledger.states import FINAL_STATES
-from sparring.protocols import RewardFunction, Scorer
+from sparring.protocols import RewardFunction, Scorer, SessionLike
 from sparring.rollouts import Collector, EpisodeAgent, Grading, GroupPlan, MainPolicy, Pacing, RolloutLimits, Scheduler
 from sparring.rollouts.plan import Agent
 from sparring.runtime.clock import Clock
 from sparring.sandbox import Limits, open_sandbox
 from sparring.scorers.unit_tests import run_tests
 from sparring.sessions import AnySession, Session
-from sparring.types import Json, Outcome, Reward, Sampling, Score, Task, Trajectory, TrajectoryGroup
+from sparring.types import Json, Message, Outcome, Reward, Sampling, Score, Task, Trajectory, TrajectoryGroup
 from sparring.workers.pool import Code, WorkerPool
 from sparring.workers.remote import grade_in_workers, run_in_workers
 
@@ -134,6 +136,171 @@ def test_what_hangs_after_a_turn_is_the_policys_time_and_not_an_outage() -> None
     assert (trajectory.outcome, len(trajectory.turns)) == (Outcome.POLICY_TIMEOUT, 1)
     assert trajectory.reward == Reward(total=-1.0)
     assert "rollout_timeout = 0.1 s" in str(trajectory.error)
+
+
+class Careless(Environment):
+    """Works on the policy's answer without a check of its own."""
+
+    part = ""
+
+    @tool
+    def stay(self) -> str:
+        """Nothing."""
+        return "here"
+
+    def reply(self, messages: Sequence[Message], session: SessionLike) -> str | None:
+        return str(int(messages[-1]["content"])) if self.part == "reply" else None
+
+    def final_state(self) -> Json:
+        if self.part == "final_state":
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "the policy wrote this file")
+        return {}
+
+    @property
+    def is_done(self) -> bool:
+        return self.part == "is_done" and bool(1 / 0)
+
+    def close(self) -> None:
+        if self.part == "close":
+            raise PermissionError("the policy locked this folder")
+
+
+def play_carelessly(part: str, *, retries: int) -> tuple[TrajectoryGroup, dict[str, int]]:
+    turn = tool_call("stay") if part == "is_done" else answer("four")
+
+    async def agent(task: Task, session: AnySession) -> AgentResult:
+        environment = type("Careless", (Careless,), {"part": part})
+        return await EnvironmentAgent(environment, max_turns=3).play(task, session)
+
+    with Ledger() as ledger:
+        (plan,) = plans(1, group_size=1)
+        playing = Collector(
+            agent=EpisodeAgent(agent),
+            policy=MainPolicy(ScriptedMessages([turn, answer("four")], name="policy")),
+            grading=Grading(reward=lambda _: -1.0),
+            ledger=ledger,
+            seed=0,
+            limits=RolloutLimits(timeout_seconds=5.0, max_concurrency=8, max_retries=retries),
+            clock=Clock(sleep=lambda _: asyncio.sleep(0)),
+        )
+        return asyncio.run(playing.play_group(plan)), {key: n for key, n in ledger.counts().items() if n}
+
+
+@pytest.mark.parametrize("part", ["reply", "final_state", "is_done"])
+def test_code_of_an_environment_that_fails_on_the_policys_output_each_time_is_the_policys_failure(part: str) -> None:
+    group, counts = play_carelessly(part, retries=2)
+    (trajectory,) = group.trajectories
+    assert (trajectory.outcome, group.rewards, group.num_lost, group.num_broken) == (Outcome.POLICY_ERROR, [-1.0], 0, 1)
+    assert f"Careless.{part} failed" in str(trajectory.error)
+    assert counts["discarded/infra_error"] == 2
+    # A single attempt cannot tell the policy from an outage.
+    assert play_carelessly(part, retries=0)[0].num_lost == 1
+
+
+class Echo(Environment):
+    @tool
+    def say(self, text: str) -> str:
+        """Say it back."""
+        self.text = text
+        return text
+
+    def final_state(self) -> Json:
+        return {"text": getattr(self, "text", None)}
+
+
+def tool_call_with(arguments: str) -> Message:
+    function = {"name": "say", "arguments": arguments}
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+
+
+HOSTILE: dict[str, Message] = {
+    "half a character": tool_call("say", text="a\ud83db"),
+    "zeros and escapes": tool_call("say", text="\0\x1b[2J\u202e" * 99),
+    "8 MB": tool_call("say", text="x" * (8 << 20)),
+    "a number of 5,000 digits": tool_call_with('{"text": %s}' % ("9" * 5000)),
+    "deep": tool_call("say", text=functools.reduce(lambda inside, _: [inside], range(900), "a")),
+    "a marked value": tool_call("say", text='{"@": ["tuple", [1]]}'),
+    "no name": tool_call("", text="a"),
+    "a name of another method": tool_call("close"),
+    "an answer of 8 MB": answer("y" * (8 << 20)),
+    "half an answer": answer("\udc00\0"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_text_of_the_policy_makes_an_outage_or_ends_the_run(name: str, tmp_path: Path) -> None:
+    async def agent(task: Task, session: AnySession) -> AgentResult:
+        return await EnvironmentAgent(Echo, max_turns=3).play(task, session)
+
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        (plan,) = plans(1, group_size=1)
+        playing = Collector(
+            agent=EpisodeAgent(agent),
+            policy=MainPolicy(ScriptedMessages([HOSTILE[name], answer("four")], name="policy")),
+            grading=Grading(reward=lambda _: -1.0, scorer=lambda _: 0.0),
+            ledger=ledger,
+            seed=0,
+            limits=RolloutLimits(timeout_seconds=60.0, max_concurrency=8, max_retries=0),
+        )
+        group = asyncio.run(playing.play_group(plan))
+        assert (group.rewards, group.num_lost, group.trajectories[0].outcome) == ([-1.0], 0, Outcome.FINISHED)
+        assert ledger.verify() == []
+
+
+def test_a_close_that_fails_does_not_take_the_episode_away() -> None:
+    group, counts = play_carelessly("close", retries=2)
+    (trajectory,) = group.trajectories
+    assert (trajectory.outcome, group.rewards, group.num_broken) == (Outcome.FINISHED, [-1.0], 0)
+    assert "Careless.close failed: PermissionError" in str(trajectory.error)
+    assert "discarded/infra_error" not in counts
+
+
+@pytest.mark.parametrize(("turns", "num_vanished"), [(1, 3), (1, 2), (0, 3)])
+def test_an_agent_whose_worker_vanishes_after_a_turn_each_time_is_the_policys_failure(
+    turns: int, num_vanished: int
+) -> None:
+    attempts: list[str] = []
+
+    async def agent(task: Task, session: Session) -> AgentResult:
+        attempts.append(session.id)
+        for _ in range(turns):
+            await session.chat(list(task.messages), ())
+        if len(attempts) <= num_vanished:
+            raise AgentLost("The worker that took the episode did not renew its lease.")
+        return AgentResult(outcome=Outcome.FINISHED)
+
+    with Ledger() as ledger:
+        (plan,) = plans(1, group_size=1)
+        engine = ScriptedEngine(["a"] * 3, encode=ByteTokenizer().encode)
+        group = asyncio.run(collector(agent, ledger, engine=engine, retries=2).play_group(plan))
+    assert len(attempts) == 3
+    if turns and num_vanished == 3:
+        assert [one.outcome for one in group.trajectories] == [Outcome.POLICY_ERROR]
+    else:
+        assert [one.outcome for one in group.trajectories] == [Outcome.FINISHED] * (num_vanished == 2)
+
+
+def test_an_environment_that_fails_in_every_episode_stops_the_run() -> None:
+    broken = TrajectoryGroup(
+        task=Task(id="t", messages=()), trajectories=play_carelessly("reply", retries=1)[0].trajectories, num_broken=1
+    )
+
+    async def play_group(plan: GroupPlan) -> TrajectoryGroup:
+        return broken
+
+    async def train() -> None:
+        with Ledger() as ledger:
+            scheduler = Scheduler(
+                play_group=play_group,
+                plans=plans(8, group_size=1),
+                ledger=ledger,
+                pacing=Pacing(groups_per_step=8, max_steps_off_policy=0),
+            )
+            async with scheduler:
+                await scheduler.next_batch()
+
+    with pytest.raises(ServiceError, match="8 failed because the environment's code or the agent's worker ended"):
+        asyncio.run(train())
 
 
 def test_what_hangs_after_an_outage_is_an_outage() -> None:
@@ -337,19 +504,35 @@ def test_an_agent_that_goes_on_after_the_engine_failed_is_not_rewarded() -> None
         assert ledger.counts()["discarded/infra_error"] == 1
 
 
-def test_a_reward_that_never_answers_is_an_infrastructure_failure() -> None:
+@pytest.mark.parametrize("num_hangs", [1, 2])
+def test_a_reward_that_does_not_return_is_called_again_and_then_is_an_error_like_one_that_raises(
+    num_hangs: int,
+) -> None:
+    called: list[str] = []
+
     async def agent(task: Task, session: Session) -> AgentResult:
         return AgentResult(outcome=Outcome.FINISHED)
 
-    async def reward(_: Trajectory) -> float:
-        await asyncio.Event().wait()
+    async def reward(trajectory: Trajectory) -> float:
+        called.append(trajectory.id)
+        if len(called) <= num_hangs:
+            await asyncio.Event().wait()
         return 1.0
 
     with Ledger() as ledger:
         (plan,) = plans(1, group_size=1)
-        played = asyncio.run(collector(agent, ledger, reward=reward, timeout=0.05).play_episode(plan, 0))
-        assert played is Outcome.INFRASTRUCTURE_ERROR
-        assert ledger.counts()["discarded/infra_error"] == 1
+        # `timeout` has a second more.
+        playing = collector(agent, ledger, reward=reward, timeout=-0.95, retries=3).play_episode(plan, 0)
+        if num_hangs == 1:
+            played = asyncio.run(playing)
+            assert isinstance(played, Trajectory)
+            assert played.reward == Reward(total=1.0)
+        else:
+            with pytest.raises(RewardError, match=r"'reward' failed twice on trajectory .*: no result within"):
+                asyncio.run(playing)
+            assert ledger.counts()["discarded/reward_error"] == 1
+    assert len(called) == 2
+    assert len(set(called)) == 1, "the episode is not run again"
 
 
 @pytest.mark.parametrize(("outages", "num_played"), [(2, 1), (3, 2)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 import math
 from pathlib import Path
 
@@ -97,3 +99,35 @@ def test_metrics_of_an_earlier_version_have_the_names_of_today(tmp_path: Path) -
     )
     by_step, _ = read_metrics(path)
     assert by_step == {1: {"timing_s/episode/environment": 2.0, "timing_s/episode/reward": 0.5, "loss": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("score",), "1"),
+        (("metrics",), {"turns": "two"}),
+        (("messages",), ["hi"]),
+        (("turns", 0), []),
+        (("turns", 0, "token_ids"), [1, "2"]),
+        (("reward", "components"), []),
+        (("task", "fields"), None),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_its_line(
+    tmp_path: Path, place: tuple[str | int, ...], value: object
+) -> None:
+    path = stored(tmp_path, PLAYED)
+    row = json.loads(path.read_text("utf-8"))
+    *outer, last = place
+    functools.reduce(lambda at, key: at[key], outer, row)[last] = value
+    path.write_text(json.dumps(row), "utf-8")
+    with pytest.raises(DataError, match=r"line 1: .*not a trajectory that `sparring` wrote"):
+        read_trajectories(path)
+
+
+@pytest.mark.parametrize("line", [b"\xff", b"[]", b"{}", b'{"trajectory_id": [], "transition": 1}'])
+def test_a_damaged_log_of_the_environment_is_refused_with_its_line(tmp_path: Path, line: bytes) -> None:
+    path = stored(tmp_path, PLAYED)
+    (tmp_path / "environment" / path.name).write_bytes(line)
+    with pytest.raises(DataError, match=rf"environment/{path.name}, line 1"):
+        read_trajectories(path)

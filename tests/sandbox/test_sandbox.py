@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from sparring.errors import InfrastructureError, UsageError
 from sparring.sandbox import Box, Collected, Execution, Limits, Sandbox, open_sandbox
-from sparring.sandbox.backends import BUBBLEWRAP, GVISOR, Setup
+from sparring.sandbox.backends import BUBBLEWRAP, GVISOR, Setup, owns_user_ids
 from sparring.sandbox.cgroups import make_group
 from sparring.sandbox.identity import PREFIX, is_abandoned, new_name
 from sparring.sandbox.leftovers import remove_leftovers
@@ -555,3 +556,25 @@ def test_more_folders_can_be_read_inside_and_not_written(sandbox: Sandbox) -> No
                 return (await python(box, code)).stdout
 
         assert asyncio.run(played()) == "seen False\n"
+
+
+def test_the_root_of_a_container_with_one_user_id_runs_sandboxes_like_another_user() -> None:
+    assert owns_user_ids("         0          0 4294967295\n")
+    assert owns_user_ids("0 100000 65536")
+    assert not owns_user_ids("0 1000 1\n")
+    assert not owns_user_ids("0 1000 1\n1 100000 60000\n")
+    code = (
+        "import asyncio; from sparring.sandbox import open_sandbox\n"
+        "async def main():\n"
+        "    async with open_sandbox(backend='bubblewrap').session() as box:\n"
+        "        print((await box.run(['python3', '-c', 'print(6 * 7)'])).stdout)\n"
+        "asyncio.run(main())"
+    )
+    alone = ["unshare", "--user", "--map-root-user"]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], check=False).returncode:
+        pytest.skip("no user namespace can be made on this machine")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    ran = subprocess.run(
+        [*alone, sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
+    )
+    assert ran.stdout.strip() == "42", ran.stderr

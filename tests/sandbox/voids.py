@@ -1,16 +1,17 @@
 """Programs that break the box they run in, so that their failure would be taken for an outage and not count.
 
-Each runs before a wrong answer. It comes through when the answer then counts as anything else than an honest wrong one: it
-passes, or grading raises an error.
+Each runs before a wrong answer. A step that follows (unit tests, collecting, writing, grading) comes through if it ends in
+another way than after an honest wrong answer: the answer passes, or an error is raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 from sparring.environments.execution import graded
 from sparring.errors import SparringError
-from sparring.sandbox import Limits, Sandbox
+from sparring.sandbox import Box, Limits, Sandbox
+from sparring.sandbox.box import Content
 from sparring.scorers.unit_tests import run_tests
 
 LIMITS = Limits(seconds=10.0, memory_mib=128, disk_mib=16, shared_memory_mib=8, processes=32, files=500)
@@ -19,6 +20,7 @@ import solution
 def test_sum(): assert solution.add(2, 3) == 5
 def test_zero(): assert solution.add(-1, 1) == 0
 """
+RIGHT = "\ndef add(a, b): return a + b\nopen('answer', 'w').write('5')\n"
 WRONG = "\ndef add(a, b): return 7\nopen('answer', 'w').write('7')\n"
 GRADER = "verdict(open('artefacts/answer').read() == '5')"
 
@@ -97,6 +99,15 @@ VOIDS: Mapping[str, str] = {
     "another namespace": "call(272, 0x10000000); call(161, 0); call(165, 0, 0, 0, 0, 0); call(166, 0, 2)" + _LEAVE,
     "an exit like that of a killed box": "os._exit(137)",
     "death by a signal": "os.kill(os.getpid(), 9)",
+    "links in a circle": "os.symlink('.', 'loop'); os.mkdir('d'); os.symlink('../d', 'd/d'); os.symlink('b', 'a.txt'); os.symlink('a.txt', 'b')" + _LEAVE,
+    "hard links": "open('f', 'w').close()\nfor n in range(99): attempt(os.link, 'f', f'l{n}')\nfor n in ('/etc/passwd', '/proc/self/mem', '/usr/bin/python3'): attempt(os.link, n, 'answer')" + _LEAVE,
+    "devices of files' names": "for n in ('answer', 'a.txt', 'd'):\n for kind in (0o020000, 0o060000): attempt(os.mknod, n, kind | 0o666, os.makedev(1, 5))" + _LEAVE,
+    "names of 255 bytes": "for n in range(400): open(f'{n:03}' + '\U0001f600' * 63, 'w').close()" + _LEAVE,
+    "a folder instead of the work folder": "attempt(os.rename, '/work', '/tmp/w'); attempt(os.rename, '.', '.tmp/w'); attempt(os.rmdir, '.tmp'); open('.tmp', 'w').close()" + _LEAVE,
+    "times of another age": "open('answer', 'w').close()\nfor when in (-2**62, 2**62, 0): attempt(os.utime, 'answer', ns=(when, when)); attempt(os.utime, '.', ns=(when, when))" + _LEAVE,
+    "a set-user file without rights": "open('answer', 'w').close(); os.chmod('answer', 0o6000); os.chmod('.', 0o3000)" + _LEAVE,
+    "output up to the limit": "for n in range(64): attempt(os.write, 1, b'x' * 4095)\ntime.sleep(0.3)" + _LEAVE,
+    "input that is never read": "os.close(0); os.mkfifo('f'); os.open('f', os.O_RDWR); time.sleep(0.2)" + _LEAVE,
     "closed streams": "os.closerange(0, 4096)\ntime.sleep(0.2)" + _LEAVE,
     "a program of 1 MB": "x = '" + "y" * 1_000_000 + "'" + _LEAVE,
     "text that is no UTF-8": "x = '\ud800'" + _LEAVE,
@@ -104,23 +115,54 @@ VOIDS: Mapping[str, str] = {
 """Numbers of system calls are those of x86_64; elsewhere they are other calls, and the lines that need them weaker."""
 
 
-async def score(sandbox: Sandbox, breaking: str = "") -> tuple[float, float, str]:
-    """What a wrong answer gets from unit tests and from a grader when a program breaks its box first, and what the next
-    program reads of a file that was written then."""
-    code = _PRELUDE + breaking + WRONG
-    report = await run_tests(sandbox, code, TESTS, seconds=20, call_seconds=0.8)
+STEPS: Mapping[str, str] = {"X17": "unit tests", "X18": "collect", "X19": "write and run", "X20": "grade"}
+"""What follows after a program in its box, by the number of the kind of lines."""
+HONEST = {"unit tests": "failed", "collect": "done", "write and run": "written", "grade": "wrong"}
+"""How each step ends after an honest wrong answer."""
+
+
+async def steps(sandbox: Sandbox, breaking: str = "", answer: str = WRONG) -> dict[str, str]:
+    """Return how each step ends after a program that first breaks its box and then answers."""
+    code = _PRELUDE + breaking + answer
+    ends: dict[str, str] = {}
+    left: dict[str, Content] = {}
+
+    async def step(name: str, doing: Awaitable[str]) -> None:
+        try:
+            ends[name] = await doing
+        except (SparringError, OSError, ValueError) as error:
+            ends[name] = repr(error)
+
+    async def test() -> str:
+        report = await run_tests(sandbox, code, TESTS, seconds=20, call_seconds=0.8)
+        return "failed" if report.failures else "passed"
+
+    async def collect(box: Box) -> str:
+        left.update((await box.collect()).files)
+        left.update((await box.collect(["answer", "a.txt/answer", "d/" * 15 + "f"])).files)
+        return "done"
+
+    async def write(box: Box) -> str:
+        await box.write({"a.txt": "written", "grade/data.txt": "1"})
+        return (await box.run(["cat", "a.txt"])).stdout
+
+    async def grade() -> str:
+        return "right" if (await graded(sandbox, GRADER, left)).value is True else "wrong"
+
+    await step("unit tests", test())
     async with sandbox.session() as box:
         await box.run(["python3", "-B", "-"], stdin=code, seconds=0.8)
-        collected = await box.collect()
-        named = await box.collect(["answer", "a.txt/answer", "d/" * 15 + "f"])
-        await box.write({"a.txt": "written", "grade/data.txt": "1"})
-        run = await box.run(["cat", "a.txt"])
-    verdict = await graded(sandbox, GRADER, {**collected.files, **named.files})
-    return float(not report.failures), float(verdict.value is True), run.stdout
+        await step("collect", collect(box))
+        await step("write and run", write(box))
+    await step("grade", grade())
+    return ends
 
 
-async def comes_through(sandbox: Sandbox, breaking: str) -> bool:
+async def steps_through(sandbox: Sandbox, breaking: str) -> list[str]:
+    """Return the steps that end in another way than after an honest wrong answer, and all of them if the program cannot
+    be run."""
     try:
-        return await score(sandbox, breaking) != (0.0, 0.0, "written")
+        ends = await steps(sandbox, breaking)
     except (SparringError, OSError, ValueError):
-        return True
+        return [*HONEST]
+    return [name for name, end in ends.items() if end != HONEST[name]]

@@ -13,9 +13,8 @@ from sparring.cli import app
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.errors import UsageError
 from sparring.gateway.app import create_app
-from sparring.serving.access import KEY_VARIABLE, choose_access, find_part_key, read_certificate
+from sparring.serving.access import KEY_VARIABLE, Access, choose_access, find_part_key, read_certificate
 from sparring.serving.record import Recording
-from sparring.web.listener import Listener
 from tests.web.test_hosts import make_certificate
 
 
@@ -81,8 +80,9 @@ def test_a_command_refuses_before_it_loads_a_model(
 def test_a_recording_requires_its_key_and_names_episodes_in_the_path(tmp_path: Path) -> None:
     async def run() -> list[int]:
         engine = ScriptedMessages(["hello", "again"], name="expert")
-        async with Recording(tmp_path / "out", engine, model="expert", api_key="right") as recording:
-            listener = Listener(create_app(recording), "127.0.0.1", 0)
+        async with Recording(tmp_path / "out", engine, model="expert") as recording:
+            access = Access(api_key="right")
+            listener = access.listen(create_app(recording, gate=access.open_gate("record")))
             await listener.start()
             try:
                 async with httpx.AsyncClient() as client:

@@ -141,6 +141,12 @@ def truncate(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-40])
 
 
+def link_elsewhere(file: Path) -> None:
+    """Move a file out of the export, with a link in its place."""
+    file.rename(file.parent.with_name("elsewhere.json"))
+    file.symlink_to("../elsewhere.json")
+
+
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
@@ -155,6 +161,7 @@ def truncate(file: Path) -> None:
         ("chat_template.jinja", lambda file: file.write_text("other")),
         ("sparring.json", truncate),
         ("model.safetensors", lambda file: file.write_bytes(b"added")),
+        ("tokenizer.json", link_elsewhere),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

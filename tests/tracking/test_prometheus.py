@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 def read(tracker: PrometheusTracker) -> dict[str, float]:
-    text = httpx.get(f"http://127.0.0.1:{tracker.port}/metrics").text
+    text = httpx.get(f"{tracker.address}/metrics").text
     lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, _, value in lines if not name.endswith("_created")}
 
@@ -56,7 +56,7 @@ def test_each_series_has_a_help_of_its_own() -> None:
     tracker = PrometheusTracker("127.0.0.1:0", run="shop", linger_seconds=0.0)
     try:
         tracker.log_finding({"severity": "warning"})
-        text = httpx.get(f"http://127.0.0.1:{tracker.port}/metrics").text
+        text = httpx.get(f"{tracker.address}/metrics").text
     finally:
         tracker.close()
     helps = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))
@@ -66,10 +66,11 @@ def test_each_series_has_a_help_of_its_own() -> None:
 
 def test_an_address_that_is_taken_is_an_error_and_one_that_was_closed_is_free() -> None:
     first = PrometheusTracker("127.0.0.1:0", run="a", linger_seconds=0.0)
+    taken = first.address.removeprefix("http://")
     with pytest.raises(OSError):
-        PrometheusTracker(f"127.0.0.1:{first.port}", run="b")
+        PrometheusTracker(taken, run="b")
     first.close()
-    PrometheusTracker(f"127.0.0.1:{first.port}", run="b", linger_seconds=0.0).close()
+    PrometheusTracker(taken, run="b", linger_seconds=0.0).close()
 
 
 def test_alert_rules_ask_for_what_is_served() -> None:
@@ -105,7 +106,7 @@ def test_the_address_answers_until_the_end_was_read_twice_and_what_is_waited_for
     closing.join(10)
     assert not closing.is_alive()
     assert messages == [
-        f"the run has ended; http://127.0.0.1:{tracker.port}/metrics serves its last state until it has been read "
+        f"the run has ended; {tracker.address}/metrics serves its last state until it has been read "
         "twice, for at "
         "most 30 s; press Ctrl-C again to end at once"
     ]

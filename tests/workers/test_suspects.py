@@ -1,4 +1,4 @@
-"""An episode that kills every worker it is in is lost alone: the others of its worker run to their end."""
+"""An episode that ends every worker it is in ends alone: the others of its worker run to their end."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import pytest
 from sparring.agents import EnvironmentAgent
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.environments import answer, tool_call
+from sparring.errors import RewardError
 from sparring.ledger import Ledger, RolloutState
 from sparring.rollouts import Collector, EpisodeAgent, Grading, GroupPlan, MainPolicy, RolloutLimits
 from sparring.runtime.clock import Clock
 from sparring.runtime.plugins import load_object
-from sparring.types import Json, Sampling, Task, TrajectoryGroup
+from sparring.types import Json, Outcome, Sampling, Task, TrajectoryGroup
 from sparring.workers import Code, WorkerPool, grade_in_workers, run_in_workers, use_separate_workers
 from tests.workers.machine import connected_pool
 from tests.workers.test_workers import is_alive, wait_until_gone
@@ -76,8 +77,8 @@ def pool(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[WorkerPool]
 
 @pytest.mark.parametrize(
     ("killer", "max_retries", "num_killers"),
-    [({"on_reset": "kill"}, 1, 1), ({"on_close": "exit"}, 2, 1), ({"on_reward": "kill"}, 2, 2)],
-    ids=["while it is prepared", "while it is closed", "while it is graded, two of them"],
+    [({"on_reset": "kill"}, 1, 1), ({"on_reset": "exit"}, 2, 2)],
+    ids=["once more", "two of them"],
 )
 def test_an_episode_that_kills_its_worker_each_time_takes_no_other_along(
     pool: WorkerPool, killer: dict[str, Json], max_retries: int, num_killers: int
@@ -89,6 +90,27 @@ def test_an_episode_that_kills_its_worker_each_time_takes_no_other_along(
         finished = [one for one in ledger.rollouts() if one.state is not RolloutState.DISCARDED]
         assert len(finished) == NUM_HEALTHY
         assert ledger.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("killer", "max_retries", "outcome"),
+    [({"on_close": "exit"}, 2, Outcome.FINISHED), ({"on_final_state": "kill"}, 2, Outcome.POLICY_ERROR)],
+)
+def test_an_episode_that_ends_its_worker_after_a_turn_each_time_is_graded(
+    pool: WorkerPool, killer: dict[str, Json], max_retries: int, outcome: Outcome
+) -> None:
+    groups, ledger = run_tasks(pool, killer, max_retries=max_retries)
+    with ledger:
+        assert ledger.verify() == []
+    assert [len(group.trajectories) for group in groups] == [1] * (NUM_HEALTHY + 1)
+    (killed,) = groups[-1].trajectories
+    assert killed.outcome is outcome
+    assert killed.reward is not None
+
+
+def test_a_reward_that_ends_its_worker_each_time_is_an_error_like_one_that_raises(pool: WorkerPool) -> None:
+    with pytest.raises(RewardError, match=r"'reward' failed twice on trajectory .*killer-0.* got no answer"):
+        run_tasks(pool, {"on_reward": "kill"}, max_retries=2)
 
 
 def test_a_place_alone_has_a_worker_that_ends_with_it(pool: WorkerPool) -> None:

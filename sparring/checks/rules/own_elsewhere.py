@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import signal
-import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 
 from sparring.checks.evidence.own_agent import explore_all
 from sparring.checks.evidence.subject import Subject, find_first_difference
 from sparring.checks.rules.own_agent import AGAIN, same_twice
+from sparring.checks.running.other_process import OTHER_HASH_SEED, SEED_VARIABLE, ask_other_process
 from sparring.checks.running.second_agent import compared_lines
-from sparring.checks.running.time_budget import TimedOutError, UndecidedError
 from sparring.findings import Finding, Severity
 from sparring.types import Json
 
@@ -59,38 +52,9 @@ async def _play_elsewhere(subject: Subject, task_ids: Sequence[str]) -> Mapping[
         "call_seconds": subject.watch.seconds * subject.watch.patience,
         "start_seconds": subject.watch.start_seconds * subject.watch.patience,
     }
-    environment = {
-        **os.environ,
-        "PYTHONHASHSEED": "4321",
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-    }
-    with tempfile.TemporaryFile() as errors:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            "sparring.checks.running.second_agent",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=errors,
-            env=environment,
-            start_new_session=True,
-            limit=1 << 26,
-        )
-        assert process.stdin is not None and process.stdout is not None  # noqa: PT018
-        limit = request["seconds"] + 2 * request["start_seconds"]
-        try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            async with asyncio.timeout(limit):
-                line = await process.stdout.readline()
-        except TimeoutError:
-            raise TimedOutError(f"another process did not finish the episodes within {limit:.3g} s") from None
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-        if not line:
-            errors.seek(0)
-            last = errors.read().decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-            raise UndecidedError(f"another process could not play the agent. Its last output was: {last[0]}")
-    return json.loads(line)
+    return await ask_other_process(
+        "sparring.checks.running.second_agent",
+        request,
+        limit=request["seconds"] + 2 * request["start_seconds"],
+        variables={SEED_VARIABLE: OTHER_HASH_SEED},
+    )

@@ -3,21 +3,16 @@ time and place."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-import signal
-import sys
-import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sparring.checks.evidence.legal_calls import make_policies
 from sparring.checks.evidence.subject import Subject, find_first_difference, write_transcript
+from sparring.checks.running.other_process import OTHER_HASH_SEED, SEED_VARIABLE, ask_other_process
 from sparring.checks.running.second_process import fingerprint
 from sparring.checks.running.time_budget import MOST_PATIENT, OutOfTimeError, TimedOutError, UndecidedError
-from sparring.environments.base import CLOSE_SECONDS
 from sparring.findings import Finding, Severity
 from sparring.types import Json, Task, Trajectory
 
@@ -204,51 +199,15 @@ async def _elsewhere(
             for task, name, played in episodes
         ],
     }
-    here = os.environ.get("PYTHONHASHSEED", "")
-    environment = {
-        **os.environ,
-        "PYTHONHASHSEED": here if HASH_SEED not in changes and here else "4321" if here != "4321" else "1234",
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-    }
-    environment |= {name: value for one in changes for name, value in one.variables.items()}
-    with tempfile.TemporaryFile() as errors:
-        # The process has its own process group, so that its children end with it. Otherwise, they could keep its pipe open.
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            "sparring.checks.running.second_process",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=errors,
-            env=environment,
-            start_new_session=True,
-            limit=1 << 26,
-        )
-        assert process.stdin is not None and process.stdout is not None  # noqa: PT018
-        limit = min(subject.timing.left, LONGEST_SECONDS * MOST_PATIENT) + subject.watch.limit("reset")
-        try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            async with asyncio.timeout(limit):
-                line = await process.stdout.readline()
-        except TimeoutError:
-            raise TimedOutError(f"another process did not finish the episodes within {limit:.3g} s") from None
-        except asyncio.CancelledError:
-            process.send_signal(signal.SIGINT)  # on SIGINT, the process closes the environment of the running episode
-            with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), CLOSE_SECONDS)
-            raise
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-        if not line:
-            code = process.returncode or 0
-            how = f"terminated by signal {-code}" if code < 0 else f"exit code {code}"
-            errors.seek(0)
-            last = errors.read().decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-            raise UndecidedError(f"another process could not run the episodes ({how}). Its last output was: {last[0]}")
-    played = json.loads(line)
+    here = os.environ.get(SEED_VARIABLE, "")
+    other = "1234" if here == OTHER_HASH_SEED else OTHER_HASH_SEED
+    variables = {SEED_VARIABLE: here if here and HASH_SEED not in changes else other}
+    played = await ask_other_process(
+        "sparring.checks.running.second_process",
+        request,
+        limit=min(subject.timing.left, LONGEST_SECONDS * MOST_PATIENT) + subject.watch.limit("reset"),
+        variables=variables | {name: value for one in changes for name, value in one.variables.items()},
+    )
     late = played["unplayed"]
     if late is not None and not any(played["transcripts"]):
         raise (TimedOutError if late["is_late"] else OutOfTimeError)(late["reason"])

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparring.config.rules.conflict import ConfigRule, Conflict, endpoint_problems, find_given
-from sparring.config.sections import LISTEN_KEYS, Config
+from sparring.config.sections import LAUNCHED_KEYS, LISTEN_KEYS, Config
 from sparring.errors import UsageError
 from sparring.runtime.address import read_address
 
@@ -63,7 +63,11 @@ def timeout_without_workers(config: Config) -> Iterator[Conflict]:
 
 
 def keys_without_listen(config: Config) -> Iterator[Conflict]:
-    for key in () if config.environment.listen else find_given(config, "environment", *LISTEN_KEYS):
+    if config.environment.listen:
+        return
+    for key in find_given(config, "environment", *LISTEN_KEYS):
+        if key in LAUNCHED_KEYS and config.launches_workers:
+            continue
         message = "is given, but environment.listen is not, so no worker can connect; leave it out."
         yield Conflict(f"environment.{key}", message, ("environment.listen",))
 
@@ -101,6 +105,13 @@ def gateway_address_without_remote_agent(config: Config) -> Iterator[Conflict]:
     for key in find_given(config, "agent", "gateway_host", "gateway_port", "gateway_names"):
         message = "is given, but it is read only with agent.url or agent.pull; leave it out."
         yield Conflict(f"agent.{key}", message, ("agent.url", "agent.pull"))
+
+
+def worker_keys_without_queue(config: Config) -> Iterator[Conflict]:
+    for key, needed in (("worker_keys", "pull"), ("audit_log", "worker_keys")):
+        if not getattr(config.agent, needed) and find_given(config, "agent", key):
+            message = f"is given, but agent.{needed} is not; leave it out."
+            yield Conflict(f"agent.{key}", message, (f"agent.{needed}",))
 
 
 def gateway_address_for_url(config: Config) -> Iterator[Conflict]:
@@ -186,6 +197,7 @@ RULES: tuple[ConfigRule, ...] = (
     invalid_listening,
     start_rate_without_url,
     gateway_address_without_remote_agent,
+    worker_keys_without_queue,
     gateway_address_for_url,
     episode_tokens_above_all_turns,
     truncated_sampling,

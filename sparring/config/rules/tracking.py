@@ -7,7 +7,11 @@ from collections.abc import Iterator
 
 from sparring.config.rules.conflict import ConfigRule, Conflict, find_given
 from sparring.config.sections import Config
+from sparring.errors import UsageError
 from sparring.metering.prices import PRICES, has_price
+from sparring.runtime.address import read_address
+
+_PROMETHEUS_KEYS = ("prometheus_keys", "prometheus_tls_certificate", "prometheus_tls_key")
 
 
 def keys_of_services_not_used(config: Config) -> Iterator[Conflict]:
@@ -36,6 +40,37 @@ def invalid_prometheus_address(config: Config) -> Iterator[Conflict]:
     if address is not None and not re.fullmatch(r"[\w.\-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", address):
         message = f"is {address!r}; use the host and port to listen on, for example 127.0.0.1:9400."
         yield Conflict("tracking.prometheus_address", message)
+
+
+def prometheus_keys_not_used(config: Config) -> Iterator[Conflict]:
+    section = config.tracking
+    if section.prometheus_address is None:
+        for key in find_given(config, "tracking", *_PROMETHEUS_KEYS):
+            message = "is given, but tracking.prometheus_address is not; leave it out."
+            yield Conflict(f"tracking.{key}", message, ("tracking.prometheus_address",))
+    if (section.prometheus_tls_certificate is None) != (section.prometheus_tls_key is None):
+        is_key = section.prometheus_tls_key is None
+        missing, given = _PROMETHEUS_KEYS[2 if is_key else 1], _PROMETHEUS_KEYS[1 if is_key else 2]
+        yield Conflict(
+            f"tracking.{missing}", f"is missing, but tracking.{given} is given; a certificate needs its key."
+        )
+
+
+def open_prometheus_address(config: Config) -> Iterator[Conflict]:
+    section = config.tracking
+    if section.prometheus_address is None or (section.prometheus_keys and section.prometheus_tls_certificate):
+        return
+    try:
+        is_open = not read_address(section.prometheus_address).is_loopback
+    except UsageError:
+        return  # another rule reports it
+    if is_open:
+        message = (
+            f"is {section.prometheus_address!r}, which other machines can reach; give prometheus_keys, a file that `sparring "
+            "keys create NAME --scope read` writes, with prometheus_tls_certificate and prometheus_tls_key, or use 127.0.0.1."
+        )
+        needed = ("tracking.prometheus_keys", "tracking.prometheus_tls_certificate")
+        yield Conflict("tracking.prometheus_address", message, needed)
 
 
 def invalid_webhook_variable(config: Config) -> Iterator[Conflict]:
@@ -100,6 +135,8 @@ RULES: tuple[ConfigRule, ...] = (
     keys_of_services_not_used,
     password_in_mlflow_uri,
     invalid_prometheus_address,
+    open_prometheus_address,
+    prometheus_keys_not_used,
     invalid_webhook_variable,
     invalid_copy_address,
     invalid_prices,

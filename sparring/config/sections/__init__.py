@@ -5,6 +5,7 @@ from sparring.config.sections.config import Config, section_class
 from sparring.config.sections.episodes import (
     ENGINE_CAPABILITIES,
     ENGINE_KEYS,
+    LAUNCHED_KEYS,
     LISTEN_KEYS,
     LOCAL_SERVER_KEYS,
     POLICY_KEYS,
@@ -35,7 +36,7 @@ from sparring.config.sections.training import (
 )
 
 __all__ = [
-    "ENGINE_CAPABILITIES", "ENGINE_KEYS", "HYPERPARAMETERS", "LEARNER_KEYS", "LISTEN_KEYS", "LOCAL_SERVER_KEYS",
+    "ENGINE_CAPABILITIES", "ENGINE_KEYS", "HYPERPARAMETERS", "LAUNCHED_KEYS", "LEARNER_KEYS", "LISTEN_KEYS", "LOCAL_SERVER_KEYS",
     "POLICY_KEYS", "AgentSection", "AlgorithmSection",
     "BatchSection", "ChecksSection", "Config", "CurriculumSection", "DataSection", "DetectorsSection", "EngineSection",
     "EnvironmentSection", "EvaluationSection", "LearnerSection", "LimitsSection", "ModelSection", "OptimizerSection",

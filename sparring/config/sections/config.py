@@ -64,6 +64,11 @@ class Config(Section):
     tracking: TrackingSection = TrackingSection()
 
     @property
+    def launches_workers(self) -> bool:
+        """Whether a cluster starts the workers, which connect to the run."""
+        return self.run.launcher == "ray" and self.environment.workers > 0
+
+    @property
     def is_trainable(self) -> bool:
         """Whether the engine returns token ids, which training needs."""
         return self.engine_capabilities.reports_token_ids

@@ -57,7 +57,9 @@ class EnvironmentSection(Section):
         "Empty: none.",
     )
     listen_timeout: FiniteFloat = Field(
-        default=300.0, gt=0, description="Seconds without any worker after which the run ends, if `workers` is 0."
+        default=300.0,
+        gt=0,
+        description="Seconds without any worker after which the run ends, if no worker runs in a process of this machine.",
     )
     api_key_env: str = Field(
         default="SPARRING_API_KEY",
@@ -79,8 +81,10 @@ class EnvironmentSection(Section):
         return self.workers > 0 or self.listen != ""
 
 
-LISTEN_KEYS = ("listen_timeout", "api_key_env", "tls_certificate", "tls_key")
-"""The keys of [environment] that are read only with `listen`."""
+LAUNCHED_KEYS = ("listen_timeout", "api_key_env")
+"""The keys of [environment] that are read only with `listen`, and for workers that a cluster starts."""
+LISTEN_KEYS = (*LAUNCHED_KEYS, "tls_certificate", "tls_key")
+"""The keys of [environment] that are read only where workers connect."""
 
 
 class AgentSection(Section):
@@ -112,6 +116,14 @@ class AgentSection(Section):
         default=(),
         strict=False,
         description="Further host names by which a tunnel or a proxy addresses a gateway on a loopback address.",
+    )
+    worker_keys: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File of keys by name for workers that poll (`sparring keys`, scope `work`). None: one key for all workers.",
+    )
+    audit_log: str | None = Field(
+        default=None, min_length=1, description="File to which a line is appended for each request of a worker."
     )
     tps_limit: FiniteFloat = Field(
         default=5.0, gt=0, description="Maximum number of episodes per second that are started at `url`."

@@ -74,6 +74,19 @@ class TrackingSection(Section):
         description="`offline` only writes files, for `wandb sync`; None: `offline` if WANDB_MODE is, or `online`.",
     )
     prometheus_address: str | None = Field(default=None, description="host:port where a Prometheus server reads.")
+    prometheus_keys: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File of keys by name (`sparring keys`, scope `read`) for `prometheus_address`. None: anyone can read.",
+    )
+    prometheus_tls_certificate: str | None = Field(
+        default=None,
+        min_length=1,
+        description="PEM file with the certificate of `prometheus_address`. None: plain HTTP.",
+    )
+    prometheus_tls_key: str | None = Field(
+        default=None, min_length=1, description="PEM file with the private key of the certificate."
+    )
     prometheus_textfile_dir: str | None = Field(
         default=None, description="Folder that the node exporter's textfile collector reads."
     )

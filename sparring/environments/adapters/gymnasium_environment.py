@@ -20,7 +20,7 @@ from sparring.environments.adapters.gymnasium_spaces import (
 )
 from sparring.environments.calls import Observation, ToolFailure
 from sparring.environments.schema_tools import SchemaTool
-from sparring.errors import InfrastructureError, UsageError
+from sparring.errors import EnvironmentFailed, UsageError
 from sparring.types import Json, Message, Task
 
 
@@ -99,10 +99,9 @@ class GymnasiumEnvironment(Adapter):
             observation, reward, terminated, truncated, _ = self.world.step(action)
             text, reward = self.describe(observation), float(reward)
         except Exception as error:
-            # The action fits the action space, so the policy is not the cause.
-            raise InfrastructureError(f"{self.world} failed at action {action!r}: {error!r}.") from error
+            raise EnvironmentFailed(f"{self.world} failed at action {action!r}: {error!r}.") from error
         if not math.isfinite(reward):
-            raise InfrastructureError(
+            raise EnvironmentFailed(
                 f"{self.world} returned the reward {reward} for action {action!r}; rewards must be finite."
             )
         self._is_over = bool(terminated or truncated)

@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from sparring.chat.messages import json_bytes
 from sparring.gateway.request import ApiError
+from sparring.runtime.json_values import depth
 from sparring.types import Json
 
 LENIENT = pydantic.ConfigDict(strict=True, extra="ignore")
@@ -63,6 +64,19 @@ def remembered(then: Callable[[Any], Any] = lambda read: read) -> pydantic.WrapV
     return pydantic.WrapValidator(read)
 
 
+MOST_SCHEMA_LEVELS = 64
+"""The maximum nesting depth of a JSON schema, in levels of objects and lists. An object within an object takes two. The
+time to compile a grammar grows with the square of the depth."""
+
+
+def _shallow(schema: dict[str, Any]) -> dict[str, Any]:
+    if depth(schema) > MOST_SCHEMA_LEVELS:
+        raise PydanticCustomError(
+            "invalid_schema", f"the schema is nested deeper than {MOST_SCHEMA_LEVELS} levels; flatten it"
+        )
+    return schema
+
+
 def _parameters(schema: dict[str, Any]) -> dict[str, Any]:
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not all(isinstance(one, dict) for one in properties.values()):
@@ -81,11 +95,11 @@ _PARAMETERS = {
 }
 """The JSON schema of the values that `_parameters` accepts."""
 
-Parameters = Annotated[dict[str, Any], pydantic.AfterValidator(_parameters), pydantic.WithJsonSchema(_PARAMETERS)]
-"""A tool's JSON schema. Only the parts from which prompts are rendered are checked."""
-
-JsonSchema = dict[str, Any]
+JsonSchema = Annotated[dict[str, Any], pydantic.AfterValidator(_shallow)]
 """The schema that an answer must follow. The engine determines whether it can apply the schema."""
+
+Parameters = Annotated[JsonSchema, pydantic.AfterValidator(_parameters), pydantic.WithJsonSchema(_PARAMETERS)]
+"""A tool's JSON schema. Only the parts from which prompts are rendered are checked."""
 
 ToolChoice = Literal["auto", "none", "required"]
 """OpenAI's names of tool choices. A single tool is chosen by an object."""

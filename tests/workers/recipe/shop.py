@@ -141,6 +141,7 @@ class Shop(Environment):
         return f"{self.num_replies} of {self.size}" if self.num_replies <= self.size else None
 
     def final_state(self) -> Json:
+        die(self.task.fields.get("on_final_state", ""))
         if self.task.fields.get("is_odd"):
             return {"orders": [{"id": 1, "placed": datetime.date(2026, 1, 6)}]}
         return {1: self.num_calls, "size": self.size}
