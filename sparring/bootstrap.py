@@ -17,7 +17,7 @@ import fcntl
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
@@ -36,6 +36,7 @@ from sparring.run_folders.recipe_files import find_code_folder
 from sparring.run_folders.stored import read_rows
 from sparring.runtime import interrupts
 from sparring.runtime.private_files import create_folder, open_private
+from sparring.runtime.text_rules import build_redactor, redact_json
 from sparring.tracking import Console
 from sparring.tracking.console import ProgressCallback
 from sparring.types import EngineCapabilities, Json, MessageAnswer, MessageRequest, Sampling, Task, Trajectory
@@ -123,13 +124,21 @@ class _Folder:
         """Release the lock."""
         self._lock.close()
 
-    def add(self, episode: Trajectory, *, teacher: str, tools: Sequence[Json] | None, threshold: float) -> bool:
-        """Store a finished episode, and return whether it is a demonstration."""
+    def add(
+        self,
+        episode: Trajectory,
+        *,
+        teacher: str,
+        tools: Sequence[Json] | None,
+        threshold: float,
+        redact: Callable[[str], str],
+    ) -> bool:
+        """Store a finished episode with its messages redacted, and return whether it is a demonstration."""
         assert episode.score is not None, "bootstrap requires a scorer"
         is_kept = episode.score >= threshold
         about: dict[str, Json] = {"task_id": episode.task.id, "teacher": teacher, "score": episode.score}
         if is_kept:
-            row = {"messages": list(episode.messages), **about}
+            row = {"messages": redact_json(episode.messages, redact), **about}
             _append(self.path / DEMONSTRATIONS, row if tools is None else {**row, "tools": list(tools)})
             self.kept.append(episode.task.id)
             self.kept_tasks.add(episode.task.id)
@@ -229,6 +238,7 @@ class _Teaching:
         self._settings, self._files, self._engine, self._console = settings, files, _SeenTools(engine), console
         self._policy = MainPolicy(self._engine, introduce=build_main_policy(engine).introduce)
         self._has_own_tools = config.agent.is_foreign
+        self._redact = build_redactor(config.tracking.redact)
         self._num_workers = min(config.rollout.rollout_max_concurrency, config.engine.max_running)
         temperature = config.serving_temperature if settings.temperature is None else settings.temperature
         self._sampling = Sampling(temperature=temperature, max_tokens=config.sampling.sampling_max_tokens)
@@ -288,7 +298,11 @@ class _Teaching:
                 self._num_episodes += 1
                 tools = self._engine.of_session.get(episode.id) if self._has_own_tools else None
                 self._files.add(
-                    episode, teacher=self._engine.fingerprint, tools=tools, threshold=self._settings.threshold
+                    episode,
+                    teacher=self._engine.fingerprint,
+                    tools=tools,
+                    threshold=self._settings.threshold,
+                    redact=self._redact,
                 )
             self._budget.add(0.0)
             progress({})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -117,6 +118,15 @@ def test_only_episodes_that_the_scorer_accepts_are_kept_and_others_are_tried_aga
     assert again["kept"] == made["kept"] + 40
     assert len(set(tasks)) > 40
     assert max(map(tasks.count, tasks)) <= 2
+
+
+def test_demonstrations_are_redacted_by_the_rules_of_the_recipe() -> None:
+    recipe = Path("toy/recipe.toml")
+    recipe.write_text(recipe.read_text("utf-8") + "\n[tracking]\nredact = ['ans \\d+']\n", "utf-8")
+    bootstrapped("--teacher", "script:walker:act", "--episodes", "4")
+    texts = [str(one["content"]) for row in lines("demonstrations.jsonl") for one in row["messages"]]
+    assert any("[redacted]" in text for text in texts)
+    assert not any(re.search(r"ans \d", text) for text in texts)
 
 
 def test_nothing_accepted_is_exit_code_5_and_names_the_scores() -> None:

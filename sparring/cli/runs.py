@@ -32,6 +32,7 @@ from sparring.tracking.exporter import Exporter
 from sparring.tracking.open_trackers import require_libraries
 from sparring.tracking.services import requested_services
 from sparring.training.checkpoint_files import find_best, list_numbered
+from sparring.training.retention import describe_removed
 
 RunsDir = Annotated[Path, typer.Option(help="The folder of the runs.")]
 
@@ -104,6 +105,7 @@ def runs_show(
     kept = _checkpoints(folder)
     evaluations = sorted((folder.path / "evaluations").glob("held_out-*.json"))
     endpoints = read_usage(folder.path)
+    removed = describe_removed(folder.path)
     prices = (read_prices(price or ()) or folder.config().tracking.prices) if endpoints else {}
     if as_json:
         shown = {
@@ -113,6 +115,7 @@ def runs_show(
             "checkpoints": kept,
             "evaluations": [str(e) for e in evaluations],
             "endpoints": [one.as_json(prices) for one in endpoints],
+            "removed": removed,
         }
         print_json(shown)
         return
@@ -128,6 +131,8 @@ def runs_show(
         say(f"evaluation: {path}")
     for endpoint in endpoints:
         say(f"endpoint {endpoint.summary(prices)}")
+    if removed:
+        say(removed)
 
 
 @runs_app.command("stop")

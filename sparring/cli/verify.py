@@ -16,6 +16,7 @@ from sparring.ledger.verification import read_account
 from sparring.models.export_files import ADAPTER, is_export
 from sparring.models.export_files import verify as verify_export
 from sparring.run_folders import RunFolder
+from sparring.training.retention import describe_removed
 
 MOST_SHOWN = 20
 
@@ -47,6 +48,8 @@ def verify(
         )
     if not as_json:
         say(f"{folder.path}: every rollout and turn is accounted for ({time.monotonic() - began:.1f} s)")
+        if removed := describe_removed(folder.path):
+            say(removed)
 
 
 def _find_problems(folder: RunFolder) -> tuple[list[str], list[str]]:

@@ -23,6 +23,7 @@ from sparring.run_folders import RunFolder
 from sparring.run_folders.run_folder import VOCABULARY
 from sparring.run_folders.stored import read_metrics, read_rows
 from sparring.runtime.json_values import parse_json
+from sparring.training.retention import describe_removed
 
 LAST_STEPS = 10
 """The number of last steps over which a value is averaged, because one step is noisy."""
@@ -55,6 +56,8 @@ class Record:
     """The text of each token id, or None if the run did not store it."""
     unread: tuple[str, ...]
     """The reasons why files could not be read."""
+    removed: str | None
+    """What `sparring runs prune` has removed, or None."""
 
     @property
     def name(self) -> str:
@@ -132,6 +135,7 @@ def read_run(path: Path) -> Record:
         claim=claim,
         vocabulary=_vocabulary(path / VOCABULARY, unread),
         unread=tuple(unread),
+        removed=describe_removed(path),
     )
 
 

@@ -283,6 +283,8 @@ def _status(record: Record) -> Iterator[Look]:
         yield Look(name="Status", state=State.UNKNOWN if status in ("running", "stopped") else State.DOUBT, text=text)
     if record.unread:
         yield Look(name="Files", state=State.DOUBT, text=" ".join(record.unread))
+    if record.removed:
+        yield Look(name="Removed", state=State.UNKNOWN, text=f"{record.removed} This page shows the others.")
 
 
 def _evaluation_json(one: Evaluation) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 
 from sparring.runtime.redaction import MASK, mask_secrets
 
+API_KEY = re.compile(r"\b(sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|xox[abprs]-[\w-]{10,}|"
+                     r"AIza[\w-]{35}|AKIA[0-9A-Z]{16}|hf_[A-Za-z0-9]{20,}|glpat-[\w-]{16,})")  # fmt: skip
 _SECRETS: Mapping[str, re.Pattern[str]] = {
-    "an API key": re.compile(r"\b(sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|xox[abprs]-[\w-]{10,}|"
-                             r"AIza[\w-]{35}|AKIA[0-9A-Z]{16}|hf_[A-Za-z0-9]{20,}|glpat-[\w-]{16,})"),
+    "an API key": API_KEY,
     "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
     "a JSON web token": re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}"),
     "a password": re.compile(

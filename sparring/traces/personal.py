@@ -8,15 +8,10 @@ import re
 from collections.abc import Sequence
 
 from sparring.runtime.secret_texts import find_secret
+from sparring.runtime.text_rules import EMAIL, IBAN, PHONE
 from sparring.traces.conversation import Conversation
 
-_PATTERNS = {
-    "e-mail addresses": re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w"),
-    "phone numbers": re.compile(
-        r"(?<![\w.])\+\d{1,3}[ .-]?\(?\d{1,4}\)?[ .-]?\d{2,4}[ .-]?\d{2,4}(?:[ .-]?\d{2,4})?(?!\w)"
-    ),
-    "account numbers (IBAN)": re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b"),
-}
+_PATTERNS = {"e-mail addresses": EMAIL, "phone numbers": PHONE, "account numbers (IBAN)": IBAN}
 _CARD = re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w.-])")
 
 

@@ -43,6 +43,7 @@ class Exporter:
                 "service": service.key,
                 "address": service.address,
                 "options": dict(service.options),
+                "redact": list(service.redact),
             }
         )
         self._is_closed = False

@@ -21,8 +21,10 @@ from pathlib import Path
 
 from sparring.runtime.private_files import open_private
 from sparring.runtime.redaction import mask_secrets
+from sparring.runtime.text_rules import build_redactor
 from sparring.tracking.delivery import Receiver, Record, deliver
 from sparring.tracking.process import lower_priority
+from sparring.tracking.redacted import RedactedReceiver
 
 RECEIVERS = {
     "mlflow": "sparring.tracking.mlflow_receiver:MlflowReceiver",
@@ -52,12 +54,13 @@ def main() -> None:
             print(mask_secrets(text), flush=True, file=messages)
 
     threading.Thread(target=listen, name="sparring-over", daemon=True).start()
+    receiver = _load_receiver(service)(folder, **settings["options"])
     with open_private(folder / f"{service}.lock", "w") as lock:
         # The exporter of a killed trainer may still be sending. The system releases the lock when a process dies.
         fcntl.flock(lock, fcntl.LOCK_EX)
         is_complete = deliver(
             folder,
-            _load_receiver(service)(folder, **settings["options"]),
+            RedactedReceiver(receiver, build_redactor(settings["redact"])) if settings["redact"] else receiver,
             Record.read(folder / f"{service}.json", settings["address"]),
             is_over=over.is_set,
             wait=over.wait,

@@ -48,7 +48,7 @@ def open_trackers(config: Config, folder: RunFolder, console: Console) -> Tracke
             url = webhook_url(section.webhook_url_env, os.environ.get(section.webhook_url_env))
         except ValueError as error:
             raise UsageError(f"{error}; set it, or remove tracking.webhook_url_env.") from None
-        trackers.append(Webhook(url, run=folder.path.name))
+        trackers.append(Webhook(url, run=folder.path.name, redact=section.redact))
     return FanOut(trackers)
 
 

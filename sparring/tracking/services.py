@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sparring.config import TrackingSection
@@ -37,6 +37,8 @@ class Service:
     """The arguments of its receiver."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the exporter process, unless the user has set them."""
+    redact: tuple[str, ...] = ()
+    """The rules by which the texts that it receives are redacted."""
 
 
 def requested_services(section: TrackingSection, folder: Path) -> list[Service]:
@@ -51,7 +53,7 @@ def requested_services(section: TrackingSection, folder: Path) -> list[Service]:
         variable = os.environ.get("WANDB_MODE", "").lower()
         mode = section.wandb_mode or ("offline" if variable in ("offline", "dryrun") else "online")
         services.append(wandb(project=section.wandb_project, entity=section.wandb_entity, mode=mode))
-    return services
+    return [replace(service, redact=section.redact) for service in services]
 
 
 def mlflow(*, uri: str, experiment: str) -> Service:

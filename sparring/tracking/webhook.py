@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import final
+from typing import Any, final
 
 import httpx
 
@@ -17,6 +17,7 @@ from sparring.findings import Severity
 from sparring.run_folders.encode import encode
 from sparring.runtime.logs import get_logger
 from sparring.runtime.redaction import mask_secrets, register
+from sparring.runtime.text_rules import build_redactor, redact_json
 from sparring.tracking.worker import TrackingThread
 from sparring.types import Json, TrajectoryGroup
 
@@ -40,11 +41,13 @@ class Webhook:
         url: str,
         *,
         run: str,
+        redact: Sequence[str] = (),
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Create a webhook for the run with the name `run`. `transport` and `sleep` are for tests."""
+        """Create a webhook for the run with the name `run`. `redact` are rules for its texts. `transport` and `sleep` are for tests."""
         self._run = run
+        self._redact = build_redactor(redact)
         self._url = url
         self._sleep = sleep
         self._client = httpx.Client(timeout=REQUEST_SECONDS, transport=transport)
@@ -76,7 +79,8 @@ class Webhook:
         self._client.close()
 
     def _notify(self, event: str, text: str, more: Mapping[str, Json]) -> None:
-        content = {"event": event, "run": self._run, "time": time.time(), "text": text, **more}
+        texts: Any = redact_json({"text": text, **more}, self._redact)
+        content = {"event": event, "run": self._run, "time": time.time(), **texts}
         body = mask_secrets(encode(content).decode("utf-8")).encode("utf-8")
         self._worker.submit(lambda: self._send(event, body))
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, FiniteFloat
+from pydantic import AfterValidator, Field, FiniteFloat
 
 from sparring.config.sections.base import Section
+from sparring.runtime.text_rules import check_rule
 
 
 class RunSection(Section):
@@ -92,6 +93,11 @@ class TrackingSection(Section):
     webhook_url_env: str | None = Field(
         default=None,
         description="Name of the environment variable that contains the address for events of the run.",
+    )
+    redact: tuple[Annotated[str, AfterValidator(check_rule)], ...] = Field(
+        default=(),
+        strict=False,
+        description="What is replaced in texts that leave the run: email, phone, iban, api_key, and regular expressions.",
     )
     prices: dict[str, Annotated[FiniteFloat, Field(ge=0)]] = Field(
         default_factory=dict, description="Prices by name: see `sparring.metering.prices`."
