@@ -45,7 +45,8 @@ class Webhook:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Create a webhook for the run with the name `run`. `redact` are rules for its texts. `transport` and `sleep` are for tests."""
+        """Create a webhook for the run with the name `run`. `redact` are rules for its texts. `transport` and `sleep` are
+        for tests."""
         self._run = run
         self._redact = build_redactor(redact)
         self._url = url
