@@ -59,7 +59,9 @@ class RedactedReceiver:
         rows = [parse_json(row) for row in text.split("\n")[:-1]] if is_lines else [parse_json(text)]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / piece.path.name
-            path.write_bytes(b"".join(encode(redact_json(row, self._redact), indent=not is_lines) + b"\n" for row in rows))
+            path.write_bytes(
+                b"".join(encode(redact_json(row, self._redact), indent=not is_lines) + b"\n" for row in rows)
+            )
             self._receiver.take(replace(piece, path=path))
 
 

@@ -23,7 +23,10 @@ def test_a_rule_replaces_what_it_matches_and_nothing_else(rule: str, text: str, 
 
 def test_all_texts_of_a_value_are_redacted_and_its_numbers_stay() -> None:
     value = {"a@b.org": [1.5, "a@b.org", {"of": ("a@b.org", None)}], "n": 3}
-    assert redact_json(value, build_redactor(["email"])) == {"[email]": [1.5, "[email]", {"of": ["[email]", None]}], "n": 3}
+    assert redact_json(value, build_redactor(["email"])) == {
+        "[email]": [1.5, "[email]", {"of": ["[email]", None]}],
+        "n": 3,
+    }
 
 
 @pytest.mark.parametrize(
