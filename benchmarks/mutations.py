@@ -389,7 +389,10 @@ def run_command(command: Sequence[str]) -> End:
         process.wait()
         os.close(ours)
         os.close(theirs)
-        texts = [file.seek(0) or file.read().decode("utf-8", "replace") for file in (output, errors)]
+        texts = []
+        for file in (output, errors):
+            file.seek(0)
+            texts.append(file.read().decode("utf-8", "replace"))
     return End(code=code, seconds=seconds, output=texts[0], errors=texts[1])
 
 

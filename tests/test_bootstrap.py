@@ -122,7 +122,7 @@ def test_only_episodes_that_the_scorer_accepts_are_kept_and_others_are_tried_aga
 
 def test_demonstrations_are_redacted_by_the_rules_of_the_recipe() -> None:
     recipe = Path("toy/recipe.toml")
-    recipe.write_text(recipe.read_text("utf-8") + "\n[tracking]\nredact = ['ans \\d+']\n", "utf-8")
+    recipe.write_text(recipe.read_text("utf-8") + "\n[tracking]\nredact = ['ans [a-z]']\n", "utf-8")
     bootstrapped("--teacher", "script:walker:act", "--episodes", "4")
     texts = [str(one["content"]) for row in lines("demonstrations.jsonl") for one in row["messages"]]
     assert any("[redacted]" in text for text in texts)

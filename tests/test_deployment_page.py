@@ -37,7 +37,7 @@ def test_a_proxy_adds_tls_to_a_gateway_and_a_password_to_its_metrics(tmp_path: P
         async with Gateway(allowed_hosts=(HOST,)) as gateway, session(["well done"]) as chat_session:
             changes = {
                 "http://127.0.0.1:8000": gateway.base_url.removesuffix("/v1"),
-                "http://127.0.0.1:9400": f"http://127.0.0.1:{tracker.port}",
+                "http://127.0.0.1:9400": tracker.address,
                 "/etc/nginx/metrics.htpasswd": f"{tmp_path}/htpasswd",
             }
             with run_nginx(PAGE, tmp_path, HOST, changes) as url:

@@ -68,7 +68,11 @@ UNREAD = {
     "curriculum.retry_share": (0.5, [], "curriculum.select = 'mixed' or 'frontier'"),
     "environment.max_turns": (3, ["agent.function=a:b"], "the built-in tool loop (recipes without an agent)"),
     "environment.worker_timeout": (9.0, [], "environment.workers above 0, or environment.listen"),
-    "environment.listen_timeout": (9.0, ["environment.workers=2"], "environment.listen"),
+    "environment.listen_timeout": (
+        9.0,
+        ["environment.workers=2"],
+        "environment.listen, and workers that a Ray cluster starts",
+    ),
     "environment.tls_key": ("key.pem", [], "environment.listen"),
     "agent.max_turns": (3, [], "agent.function, agent.command, agent.url and agent.pull"),
     "agent.gateway_host": ("localhost", ["agent.function=a:b"], "agent.url and agent.pull"),

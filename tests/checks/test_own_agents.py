@@ -85,7 +85,10 @@ def test_an_agent_whose_episodes_all_fail_leaves_the_other_rules_undecided(tmp_p
     report = check_recipe(folder, Options(families=("agent",)))
     states = {one.name: one.state for one in report.checked}
     assert [name for name, state in states.items() if state == "decided"] == ["agent.runs"], states
-    reason = "the agent failed in all of its episodes: play raised KeyError('no database')"
+    reason = (
+        "the agent failed in all of its episodes: play raised KeyError('no database'). This was before the policy's first "
+        "turn, so the policy is not the cause"
+    )
     assert report.decided == f"1 of {len(RULES)} checks decided; {len(RULES) - 1} undecided because {reason}"
     assert [one.rule for one in report.findings] == ["agent.runs", "agent.same_twice"]
 
