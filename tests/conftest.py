@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import compileall
+import logging
 import signal
 import sys
 from collections.abc import Generator
@@ -65,3 +66,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     tier = config.getoption("--tier")
     if tier in left_out:
         terminalreporter.write_line(f"LEFT OUT: {left_out[tier]}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Undo what a test changes at the logger of the package, such as a command that runs in this process."""
+    logger = logging.getLogger("sparring")
+    handlers, propagate = list(logger.handlers), logger.propagate
+    try:
+        return (yield)
+    finally:
+        logger.handlers[:], logger.propagate = handlers, propagate
