@@ -80,7 +80,7 @@ sbom: .clients/release
 		--output-file dist/sparring-$(VERSION)-$(TORCH).cdx.json
 
 # The files of a release in dist/: the source distribution, the wheel that is built from it, the SBOM of each image, and the
-# sha256 of all of them. Two builds of one commit give the same files.
+# sha256 of all of them.
 release: .clients/release
 	rm -rf dist build
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) .clients/release/bin/python -m build --no-isolation --outdir dist
@@ -120,9 +120,9 @@ wandb: .venv/dev
 vllm: .venv/dev .clients/vllm
 	SPARRING_TEST_VLLM=.clients/vllm $(BIN)/python -m pytest tests/vllm
 
-# A real Chromium opens hostile pages, which try to use every server, and the pages of runs (Debian: apt-get install chromium).
+# A real Chromium opens the pages of runs (Debian: apt-get install chromium).
 browser: .venv/dev
-	SPARRING_TEST_BROWSER=1 $(BIN)/python -m pytest --tier all tests/web/test_browser.py tests/report/test_browser.py
+	SPARRING_TEST_BROWSER=1 $(BIN)/python -m pytest --tier all tests/report/test_browser.py
 
 # pointer_chase learns through vLLM, and is compared with the same run in one process.
 vllm-learn: .venv/dev .clients/vllm
