@@ -105,10 +105,11 @@ openenv: .venv/dev
 	.clients/openenv/bin/python -m pip install --quiet --disable-pip-version-check 'openenv>=0.10,<0.11'
 	$(BIN)/python -m pytest tests/environments/adapters/test_openenv.py
 
-# Tests tracking with a real MLflow server. The libraries of both services take 0.6 GB, including dependencies.
+# Tests tracking with a real MLflow server, and what is redacted for each service. The libraries of both services take 0.6 GB,
+# including dependencies.
 mlflow: .venv/dev
 	$(INSTALL) --editable '.[train,data,dev,mlflow,wandb]'
-	$(BIN)/python -m pytest tests/tracking/test_mlflow.py
+	$(BIN)/python -m pytest tests/tracking/test_mlflow.py tests/tracking/test_redacted.py
 
 # Tests tracking with the library of Weights & Biases, offline and without its server.
 wandb: .venv/dev

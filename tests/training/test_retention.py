@@ -8,6 +8,7 @@ import re
 import shutil
 import tarfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -81,17 +82,24 @@ def test_a_pruned_run_is_verified_shown_and_reported(run: Path) -> None:
     assert pruned() == {}
 
 
-def test_the_best_and_the_newest_checkpoints_stay(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def set_scores(run: Path, scores: Mapping[int, float]) -> None:
+    for path in (run / "evaluations").glob("validation-*.json"):
+        path.unlink()
+    for step, mean in scores.items():
+        (run / "evaluations" / f"validation-{step}.json").write_text(json.dumps({"score": {"mean": mean}}))
+
+
+def test_the_best_and_the_newest_checkpoints_stay(run: Path) -> None:
     def names() -> set[str]:
         return {name for _, name in pruned("--what", "checkpoints")}
 
     shutil.copytree(run / "checkpoints" / "000002", run / "checkpoints" / "000000")
-    monkeypatch.setattr(RunFolder, "validation_scores", lambda _: {})
+    set_scores(run, {})
     assert names() == {"000000", "000001", "set_aside/000003"}
     assert pruned("--what", "checkpoints", "--keep", "2").keys() == {
         ("checkpoints", name) for name in ("000000", "set_aside/000003")
     }
-    monkeypatch.setattr(RunFolder, "validation_scores", lambda _: {0: 1.0, 2: 0.5})
+    set_scores(run, {0: 1.0, 2: 0.5})
     assert names() == {"000001", "set_aside/000003"}
     pruned("--what", "checkpoints", "--yes")
     assert {path.name for path in (run / "checkpoints").iterdir()} == {"000000", "000002", "warm_start"}
