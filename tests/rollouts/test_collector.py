@@ -1,7 +1,6 @@
 """However an episode ends, the ledger shows why it was not learned from, and none stays unfinished."""
 
 import asyncio
-import functools
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -195,56 +194,6 @@ def test_code_of_an_environment_that_fails_on_the_policys_output_each_time_is_th
     assert counts["discarded/infra_error"] == 2
     # A single attempt cannot tell the policy from an outage.
     assert play_carelessly(part, retries=0)[0].num_lost == 1
-
-
-class Echo(Environment):
-    @tool
-    def say(self, text: str) -> str:
-        """Say it back."""
-        self.text = text
-        return text
-
-    def final_state(self) -> Json:
-        return {"text": getattr(self, "text", None)}
-
-
-def tool_call_with(arguments: str) -> Message:
-    function = {"name": "say", "arguments": arguments}
-    return {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
-
-
-HOSTILE: dict[str, Message] = {
-    "half a character": tool_call("say", text="a\ud83db"),
-    "zeros and escapes": tool_call("say", text="\0\x1b[2J\u202e" * 99),
-    "8 MB": tool_call("say", text="x" * (8 << 20)),
-    "a number of 5,000 digits": tool_call_with('{"text": %s}' % ("9" * 5000)),
-    "deep": tool_call("say", text=functools.reduce(lambda inside, _: [inside], range(900), "a")),
-    "a marked value": tool_call("say", text='{"@": ["tuple", [1]]}'),
-    "no name": tool_call("", text="a"),
-    "a name of another method": tool_call("close"),
-    "an answer of 8 MB": answer("y" * (8 << 20)),
-    "half an answer": answer("\udc00\0"),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_no_text_of_the_policy_makes_an_outage_or_ends_the_run(name: str, tmp_path: Path) -> None:
-    async def agent(task: Task, session: AnySession) -> AgentResult:
-        return await EnvironmentAgent(Echo, max_turns=3).play(task, session)
-
-    with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        (plan,) = plans(1, group_size=1)
-        playing = Collector(
-            agent=EpisodeAgent(agent),
-            policy=MainPolicy(ScriptedMessages([HOSTILE[name], answer("four")], name="policy")),
-            grading=Grading(reward=lambda _: -1.0, scorer=lambda _: 0.0),
-            ledger=ledger,
-            seed=0,
-            limits=RolloutLimits(timeout_seconds=60.0, max_concurrency=8, max_retries=0),
-        )
-        group = asyncio.run(playing.play_group(plan))
-        assert (group.rewards, group.num_lost, group.trajectories[0].outcome) == ([-1.0], 0, Outcome.FINISHED)
-        assert ledger.verify() == []
 
 
 def test_a_close_that_fails_does_not_take_the_episode_away() -> None:
