@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from prometheus_client import CollectorRegistry, Gauge, start_http_server, write_to_textfile
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -22,6 +22,10 @@ from prometheus_client.registry import Collector
 from sparring.findings import Severity
 from sparring.runtime.logs import get_logger
 from sparring.types import Json, TrajectoryGroup
+from sparring.web.hosts import find_host_names, find_refusal
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 logger = get_logger(__name__)
 
@@ -78,6 +82,7 @@ class PrometheusTracker:
         if address is not None:
             host, _, port = address.rpartition(":")
             self._server, self._thread = start_http_server(int(port), addr=host, registry=self._registry)
+            self._server.set_app(refuse_pages(self._server.get_app(), find_host_names(host, ())))
             self.port: int = self._server.server_port
             """The port of the server."""
             self._url = f"http://{host}:{self.port}/metrics"
@@ -198,3 +203,17 @@ class _Findings(Collector):
 def gauge_name(metric: str) -> str:
     """Return the Prometheus name of a metric, which contains only letters, digits and underscores."""
     return "sparring_" + re.sub(r"[^a-zA-Z0-9]+", "_", metric).strip("_")
+
+
+def refuse_pages(app: WSGIApplication, names: frozenset[str] | None) -> WSGIApplication:
+    """Return an app that refuses requests of web pages before `app`. `names` are those of `find_host_names`."""
+
+    def checked(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        host, origin = (environ.get(name, "").lower() for name in ("HTTP_HOST", "HTTP_ORIGIN"))
+        refusal = find_refusal(host, origin, names, num_hosts=int("HTTP_HOST" in environ))
+        if refusal is None:
+            return app(environ, start_response)
+        start_response(f"{refusal.status} Refused", [("Content-Type", "application/json")])
+        return [refusal.body]
+
+    return checked

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from sparring.runtime.address import Address
@@ -30,6 +31,22 @@ def find_host_names(host: str, allowed: Iterable[str]) -> frozenset[str] | None:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The answer to a request of a web page."""
+
+    status: int
+    message: str
+    code: str
+
+    @property
+    def body(self) -> bytes:
+        """The error as JSON, in the form of the OpenAI API."""
+        error = {"message": self.message, "type": "invalid_request_error", "code": self.code}
+        return json.dumps({"error": error}).encode()
+
+
+@final
 class HostCheck:
     """An app that passes on requests of programs, and refuses those of web pages of other origins."""
 
@@ -45,17 +62,26 @@ class HostCheck:
                 host, num_hosts = value.decode("latin-1").lower(), num_hosts + 1
             elif name == b"origin":
                 origin = value.decode("latin-1").lower()
-        if origin and origin.partition("://")[2] != host:
-            message = f"Requests of web pages of other origins ({origin[:80]!r}) are refused."
-            await _refuse(send, 403, message, "cross_origin")
-        elif num_hosts and self._names is not None and (num_hosts > 1 or _without_port(host) not in self._names):
-            message = (
-                f"The host {host[:80]!r} is not a name of this server. Use 127.0.0.1 or localhost; the server's operator "
-                "may allow other names."
-            )
-            await _refuse(send, 421, message, "unknown_host")
-        else:
+        refusal = find_refusal(host, origin, self._names, num_hosts)
+        if refusal is None:
             await self._app(scope, receive, send)
+        else:
+            await _send(send, refusal)
+
+
+def find_refusal(host: str, origin: str, names: frozenset[str] | None, num_hosts: int = 1) -> Refusal | None:
+    """Return why a request is refused, or None. `host` and `origin` are its headers in lower case, "" if absent; `names`
+    are those of `find_host_names`; `num_hosts` is the number of Host headers."""
+    if origin and origin.partition("://")[2] != host:
+        message = f"Requests of web pages of other origins ({origin[:80]!r}) are refused."
+        return Refusal(403, message, "cross_origin")
+    if num_hosts and names is not None and (num_hosts > 1 or _without_port(host) not in names):
+        message = (
+            f"The host {host[:80]!r} is not a name of this server. Use 127.0.0.1 or localhost; the server's operator may "
+            "allow other names."
+        )
+        return Refusal(421, message, "unknown_host")
+    return None
 
 
 def _without_port(host: str) -> str:
@@ -63,8 +89,8 @@ def _without_port(host: str) -> str:
     return name if colon and port.isdecimal() else host
 
 
-async def _refuse(send: Send, status: int, message: str, code: str) -> None:
-    body = json.dumps({"error": {"message": message, "type": "invalid_request_error", "code": code}}).encode()
+async def _send(send: Send, refusal: Refusal) -> None:
+    body = refusal.body
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
