@@ -44,8 +44,10 @@ def serving(start: Any) -> Iterator[Any]:
     thread.start()
     try:
         served = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
-        yield served
-        asyncio.run_coroutine_threadsafe(served.stop(), loop).result(60)
+        try:
+            yield served
+        finally:
+            asyncio.run_coroutine_threadsafe(served.stop(), loop).result(60)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

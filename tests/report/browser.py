@@ -25,13 +25,15 @@ START_SECONDS = 120.0
 
 
 class Page:
-    """One tab. `complaints` are console messages, exceptions and refusals of the content policy; `requests` all addresses."""
+    """One tab. `complaints` are console messages, exceptions and refusals of the content policy; `requests` all addresses,
+    and `statuses` those of all answers, also of answers that the page may not read."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._ids = itertools.count(1)
         self.complaints: list[str] = []
         self.requests: list[str] = []
+        self.statuses: list[int] = []
         for domain in ("Runtime", "Log", "Network", "Page"):
             self.send(f"{domain}.enable")
         self.send("Performance.enable", timeDomain="threadTicks")
@@ -59,6 +61,8 @@ class Page:
                 self.complaints.append(f"a dialog: {parameters['message']}")
             case "Network.requestWillBeSent", parameters:
                 self.requests.append(parameters["request"]["url"])
+            case "Network.responseReceivedExtraInfo", parameters:
+                self.statuses.append(parameters["statusCode"])
 
     def open(self, path: Path) -> float:
         """Seconds until the page has loaded and its script has run."""
@@ -68,6 +72,7 @@ class Page:
         """As `open`, by address."""
         self.complaints.clear()
         self.requests.clear()
+        self.statuses.clear()
         self.send("Page.navigate", url=url)
         deadline = time.monotonic() + START_SECONDS
         while not self.evaluate("document.readyState === 'complete' && performance.timing.loadEventEnd > 0"):
@@ -106,8 +111,8 @@ class Page:
 
 
 @contextmanager
-def browser(folder: Path) -> Iterator[Page]:
-    """A fresh browser without network, whose profile lies in `folder`."""
+def browser(folder: Path, *options: str) -> Iterator[Page]:
+    """A fresh browser without network, whose profile lies in `folder`, with more options of its command line."""
     assert CHROMIUM is not None
     profile = folder / "chromium"
     command = [
@@ -118,6 +123,7 @@ def browser(folder: Path) -> Iterator[Page]:
         "--disable-dev-shm-usage",
         "--no-first-run",
         "--disable-background-networking",
+        *options,
         "--remote-debugging-port=0",
         f"--user-data-dir={profile}",
         "about:blank",

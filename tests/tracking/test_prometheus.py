@@ -52,6 +52,23 @@ def test_the_latest_numbers_findings_and_how_the_run_stands_are_served() -> None
     assert {name for name, value in stands.items() if value} == {'sparring_run_status{run="shop",status="failed"}'}
 
 
+def test_web_pages_and_foreign_names_of_this_machine_are_refused() -> None:
+    tracker = PrometheusTracker("127.0.0.1:0", run="shop", linger_seconds=0.0)
+    try:
+        url = f"{tracker.address}/metrics"
+        port = tracker.address.rpartition(":")[2]
+        for headers, status in (
+            ({"host": "attacker.example"}, 421),
+            ({"origin": "http://attacker.example"}, 403),
+            ({"host": f"localhost:{port}"}, 200),
+        ):
+            answer = httpx.get(url, headers=headers)
+            assert answer.status_code == status
+            assert ("shop" in answer.text) == (status == 200)
+    finally:
+        tracker.close()
+
+
 def test_each_series_has_a_help_of_its_own() -> None:
     tracker = PrometheusTracker("127.0.0.1:0", run="shop", linger_seconds=0.0)
     try:
