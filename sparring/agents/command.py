@@ -33,7 +33,8 @@ class CommandAgent:
     hold the ground truth. If the recipe defines other policies, the task also contains `policies`, with a `base_url`
     and an `api_key` for each policy. The last line of its standard output may be `{"reward": ...}`, where the reward is
     a number or a list with one number per turn. The object may also contain `components`, `metrics`, `final_state`,
-    `transitions` and `artifacts`. Without a reward, the recipe's reward function grades the episode.
+    `transitions` and `artifacts`. Without a reward, the recipe's reward function grades the episode. Of a program that
+    fails, everything but the reward, the components and the metrics is kept.
     """
 
     def __init__(self, command: Sequence[str], *, enter: Callable[[AnySession], EndpointLike], folder: Path) -> None:
@@ -79,12 +80,14 @@ class CommandAgent:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-        if process.returncode != 0:
-            tail = err.decode(errors="replace").strip()[-_TAIL:]
-            return ended_by(None, session, f"the agent ended with exit code {process.returncode}: {tail}")
         printed = _last_object(out.decode(errors="replace"), session)
         source = f"the report that {self._command[0]} printed for session {session.id}"
-        return AgentResult.of_report(read_report(printed, source=source), self._reward(printed, session))
+        report = read_report(printed, source=source)
+        if process.returncode != 0:
+            tail = err.decode(errors="replace").strip()[-_TAIL:]
+            failed = ended_by(None, session, f"the agent ended with exit code {process.returncode}: {tail}")
+            return failed.handing_over(report)
+        return AgentResult.of_report(report, self._reward(printed, session))
 
     def _reward(self, report: Mapping[str, Any], session: AnySession) -> Reward | None:
         if "reward" not in report:
