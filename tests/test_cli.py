@@ -108,7 +108,7 @@ def test_a_run_is_trained_shown_evaluated_resumed_and_exported(capsys: pytest.Ca
     assert complete.stdout.splitlines() == [
         "runs/one is complete: it has taken 2 steps, and schedule.max_steps is 2.",
         "to continue it, raise schedule.max_steps: sparring train --resume runs/one schedule.max_steps=4",
-        "next: sparring eval runs/one",
+        "next: sparring control runs/one, then sparring eval runs/one",
     ]
     complete = json.loads(sparring("train", "--resume", "one", "--json").stdout)
     assert (complete["status"], complete["step"], list(complete["validations"])) == ("completed", 2, ["0", "1", "2"])
@@ -201,7 +201,7 @@ def test_a_checkpoint_is_evaluated_as_a_policy_of_its_run() -> None:
 def test_people_get_tables_with_intervals_and_the_next_command() -> None:
     trained = sparring("train", "toy", "--no-check", "--name", "one", *SMALL)
     assert "validation, greedy, 3 x 1 episodes, scored by environment:scorer" in trained.stdout
-    assert "next: sparring eval runs/one" in trained.stdout
+    assert "next: sparring control runs/one, then sparring eval runs/one" in trained.stdout
     assert "step 2/2  reward" in trained.stderr
     evaluated = sparring("eval", "one", "--no-base")
     assert "tuned" in evaluated.stdout

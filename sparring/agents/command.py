@@ -44,7 +44,8 @@ class CommandAgent:
     hold the ground truth. If the recipe defines other policies, the task also contains `policies`, with a `base_url`
     and an `api_key` for each policy. The last line of its standard output may be `{"reward": ...}`, where the reward is
     a number or a list with one number per turn. The object may also contain `components`, `metrics`, `final_state`,
-    `transitions` and `artifacts`. Without a reward, the recipe's reward function grades the episode.
+    `transitions` and `artifacts`. Without a reward, the recipe's reward function grades the episode. Of a program that
+    fails, everything but the reward, the components and the metrics is kept.
     """
 
     def __init__(
@@ -86,11 +87,13 @@ class CommandAgent:
                 f"agent.command = {list(self._command)} cannot be started in {self._folder}: {error}. Give the path of "
                 "an existing program and its arguments, as a list."
             ) from error
-        if code != 0:
-            return ended_by(None, session, f"the agent ended with exit code {code}: {err.strip()[-_TAIL:]}")
         printed = _last_object(out, session)
         source = f"the report that {self._command[0]} printed for session {session.id}"
-        return AgentResult.of_report(read_report(printed, source=source), self._reward(printed, session))
+        report = read_report(printed, source=source)
+        if code != 0:
+            failed = ended_by(None, session, f"the agent ended with exit code {code}: {err.strip()[-_TAIL:]}")
+            return failed.handing_over(report)
+        return AgentResult.of_report(report, self._reward(printed, session))
 
     async def _run(self, endpoint: EndpointLike, given: bytes) -> tuple[int, str, str]:
         """Run the program to its end. Return its exit code, and the end of its output and of its errors. Raises OSError if

@@ -41,9 +41,12 @@ class AgentResult:
     @classmethod
     def of_report(cls, report: AgentReport, reward: Reward | None) -> AgentResult:
         """Return the result of an agent that finished its episode and handed over a checked report."""
-        return cls(
-            outcome=Outcome.FINISHED,
-            reward=reward,
+        return cls(outcome=Outcome.FINISHED, reward=reward).handing_over(report)
+
+    def handing_over(self, report: AgentReport) -> AgentResult:
+        """Return the result with the state, the calls and the artifacts of a checked report."""
+        return replace(
+            self,
             final_state=report.final_state,
             transitions=tuple(report.transitions),
             artifacts=report.artifacts,

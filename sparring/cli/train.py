@@ -30,6 +30,7 @@ from sparring.config.seeds import read_seeds
 from sparring.errors import UsageError
 from sparring.run_folders import RunFolder
 from sparring.run_folders.recipe_files import find_code_folder
+from sparring.run_folders.run_folder import CONTINUED, WARM_START
 from sparring.supervision.supervisor import Supervisor
 from sparring.tracking import Console
 
@@ -277,7 +278,7 @@ def _report_complete(folder: RunFolder, max_steps: int, as_json: bool) -> None:
     run, step = shlex.quote(str(folder.path)), folder.status().get("step", 0)
     say(f"{folder.path} is complete: it has taken {step} steps, and schedule.max_steps is {max_steps}.")
     say(f"to continue it, raise schedule.max_steps: sparring train --resume {run} schedule.max_steps={2 * step or 1}")
-    say(f"next: sparring eval {run}")
+    say(f"next: {_name_next(folder)}")
 
 
 def _report_training(result: Any, as_json: bool) -> None:
@@ -298,10 +299,21 @@ def _report_training(result: Any, as_json: bool) -> None:
         show_evaluations(list(result.validations.values()), [], title="validation")
     for line in result.claim.lines():
         say(line)
+<<<<<<< HEAD
     run = shlex.quote(str(result.run))
     if result.status == "stopped":
         say(f"to continue it: sparring train --resume {run}")
     say(f"next: sparring eval {run}")
+=======
+    say(f"next: {_name_next(RunFolder(Path(result.run)))}")
+
+
+def _name_next(folder: RunFolder) -> str:
+    """Return the command that evaluates the run, after the one that makes its strongest control if there is none yet."""
+    run = shlex.quote(str(folder.path))
+    has_control = not (folder.checkpoints / WARM_START).is_dir() or (folder.controls / CONTINUED).is_dir()
+    return f"sparring eval {run}" if has_control else f"sparring control {run}, then sparring eval {run}"
+>>>>>>> t-graph
 
 
 def _check_code_and_data(path: Path, changes: Sequence[str]) -> None:

@@ -21,8 +21,8 @@ from sparring.types import Json
 
 VERSIONS = "/v1/sparring/versions"
 """The route through which an operator changes the versions."""
-DEFAULT = "default"
-"""A name of the policy that every server accepts."""
+DEFAULT_NAMES = ("default", "policy")
+"""The names of the policy that every server accepts. Agents use them in training, where no policy has another name."""
 
 Name: TypeAlias = Annotated[str, pydantic.Field(min_length=1, max_length=1000)]
 Share: TypeAlias = Annotated[pydantic.FiniteFloat, pydantic.Field(ge=0, le=1)]
@@ -92,14 +92,14 @@ class Versions:
         """
         if model in self._versions:
             chosen = self._versions[model]
-        elif model in (self.name, DEFAULT):
+        elif model in (self.name, *DEFAULT_NAMES):
             chosen = self._choose_by_share(conversation) if self._canary else self._default
         else:
             others = [one for one in self._versions if one != self.name]
             more = f" A version is one of {', '.join(others)}." if others else ""
             raise ApiError(
                 404,
-                f"Model {model[:80]!r} is not served here; send model={self.name!r}, or {DEFAULT!r}.{more}",
+                f"Model {model[:80]!r} is not served here; send model={self.name!r}, or {DEFAULT_NAMES[0]!r}.{more}",
                 code="model_not_found",
                 param="model",
             )

@@ -132,6 +132,25 @@ def test_a_part_of_another_shape_is_an_error_of_a_function_and_left_out_of_json(
         assert "a part of a report is ignored" in caplog.text
 
 
+@pytest.mark.parametrize("max_turns", [1, 2])
+def test_a_program_that_fails_hands_over_what_it_printed_but_no_reward(max_turns: int, tmp_path: Path) -> None:
+    ask_again = "urllib.request.urlopen(request).read()\nreport = sys.argv[1]\ntry:\n    "
+    ask_again += "urllib.request.urlopen(request).read()\n    raise KeyError\nfinally:\n    print(report)"
+    program = PROGRAM.replace("urllib.request.urlopen(request).read()\nprint(sys.argv[1])", ask_again)
+    assert "finally" in program
+    (tmp_path / "program.py").write_text(program)
+
+    async def run() -> AgentResult:
+        async with Gateway() as gateway, make_session("a", "b", max_turns=max_turns) as session:
+            command = [sys.executable, "program.py", json.dumps(HANDED_OVER | {"reward": 1.0})]
+            return await CommandAgent(command, enter=gateway.register, folder=tmp_path).play(TASK, session)
+
+    result = asyncio.run(run())
+    assert result.outcome is (Outcome.MAX_TURNS if max_turns == 1 else Outcome.POLICY_ERROR)
+    assert (result.reward, result.final_state) == (None, HANDED_OVER["final_state"])
+    assert (result.transitions, result.artifacts) == ((CALL,), HANDED_OVER["artifacts"])
+
+
 DEEP = "[" * 900 + "]" * 900
 WRITTEN_BY_POLICY = (
     '{"reward": 1.0, "final_state": {"note": "\\ud83d", "sum": NaN, "deep": '

@@ -38,7 +38,7 @@ from sparring.gateway import Gateway
 from sparring.ledger import Ledger
 from sparring.rollouts import Collector, EpisodeAgent, Grading, GroupPlan, MainPolicy, RolloutLimits
 from sparring.runtime.clock import Clock
-from sparring.sessions import EpisodeIdentity, Session
+from sparring.sessions import EpisodeIdentity, EpisodeLimits, Session
 from sparring.types import Outcome, Reward, Sampling, Task
 
 Payload = Any
@@ -49,10 +49,16 @@ TASK = Task(id="t1", messages=({"role": "user", "content": "find b"},), fields={
 MESSAGES = [{"role": "user", "content": "find b"}]
 
 
-def make_session(*script: Any) -> Session:
+def make_session(*script: Any, max_turns: int | None = None) -> Session:
     engine = ScriptedEngine(script or ["one", "two", "three"], encode=ByteTokenizer().encode)
     sampling = Sampling(temperature=0.5, top_p=0.9, max_tokens=50)
-    return Session(EpisodeIdentity("episode"), engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=sampling)
+    return Session(
+        EpisodeIdentity("episode"),
+        engine=engine,
+        chat=TemplateChat(ByteTokenizer()),
+        sampling=sampling,
+        limits=EpisodeLimits(max_turns=max_turns),
+    )
 
 
 @contextlib.asynccontextmanager

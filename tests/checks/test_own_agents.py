@@ -93,6 +93,21 @@ def test_an_agent_whose_episodes_all_fail_leaves_the_other_rules_undecided(tmp_p
     assert [one.rule for one in report.findings] == ["agent.runs", "agent.same_twice"]
 
 
+@pytest.mark.parametrize("max_turns", [2, 4])
+def test_an_agent_that_raises_at_the_limit_of_turns_is_explored_within_it(max_turns: int, tmp_path: Path) -> None:
+    folder = shutil.copytree(DESK, tmp_path / "desk", ignore=shutil.ignore_patterns("__pycache__"))
+    source = (folder / "agent.py").read_text("utf-8")
+    assert source.count("range(8)") == 1
+    (folder / "agent.py").write_text(source.replace("range(8)", "range(99)"), "utf-8")
+    recipe = (folder / "recipe.toml").read_text("utf-8")
+    (folder / "recipe.toml").write_text(recipe.replace("[agent]\n", f"[agent]\nmax_turns = {max_turns}\n"), "utf-8")
+    verdicts = run_rules([{"folder": str(folder), "rule": rule, "options": {}} for rule in RULES])
+    assert {one["state"] for one in verdicts} == {"decided"}, verdicts
+    (found,) = [one for verdict in verdicts for one in verdict["findings"]]
+    assert (found["rule"], found["severity"]) == ("agent.state", "warning")
+    assert "used its turns" in found["symptom"]
+
+
 def test_an_agent_that_fails_at_its_end_is_still_checked_by_its_requests(tmp_path: Path) -> None:
     folder = shutil.copytree(DESK, tmp_path / "desk", ignore=shutil.ignore_patterns("__pycache__"))
     source = (folder / "agent.py").read_text("utf-8")
@@ -106,7 +121,8 @@ def test_an_agent_that_fails_at_its_end_is_still_checked_by_its_requests(tmp_pat
     assert {states[name] for name in ("agent.same_twice", "agent.reward_varies", "agent.ends")} == {"undecided"}
 
 
-def test_demonstrations_of_the_warm_start_reach_what_the_other_policies_do_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["file", "function"])
+def test_demonstrations_of_the_warm_start_reach_what_the_other_policies_do_not(kind: str, tmp_path: Path) -> None:
     folder = shutil.copytree(DESK, tmp_path / "desk", ignore=shutil.ignore_patterns("__pycache__"))
     source = (folder / "agent.py").read_text("utf-8")
     given = "AgentReport(reward=grade(task, messages), final_state=desk.state(), transitions=log)"
@@ -114,6 +130,8 @@ def test_demonstrations_of_the_warm_start_reach_what_the_other_policies_do_not(t
     # No prompt and no result contains the name. The scorer accepts nothing that lends a book.
     lent = given.replace("grade(task, messages)", "float(desk.state() == {'Emma': 'Zoe Quill'})")
     (folder / "agent.py").write_text(source.replace(given, lent), "utf-8")
+    recipe = (folder / "recipe.toml").read_text("utf-8").partition("[warm_start]")[0]
+    (folder / "recipe.toml").write_text(recipe, "utf-8")
     rules = ("agent.reward_varies", "agent.agreement")
     before = run_rules([{"folder": str(folder), "rule": rule, "options": {}} for rule in rules])
     assert [[one["severity"] for one in verdict["findings"]] for verdict in before] == [["note"], []], before
@@ -125,9 +143,14 @@ def test_demonstrations_of_the_warm_start_reach_what_the_other_policies_do_not(t
         {"role": "tool", "tool_call_id": "x", "content": "lent"},
         {"role": "assistant", "content": "It is lent."},
     ]
-    (folder / "demonstrations.jsonl").write_text(json.dumps({"messages": messages}))
-    with (folder / "recipe.toml").open("a") as file:
-        file.write('\n[warm_start]\ndemonstrations = "demonstrations.jsonl"\n')
+    if kind == "file":
+        (folder / "demonstrations.jsonl").write_text(json.dumps({"messages": messages}))
+        source = "demonstrations.jsonl"
+    else:
+        with (folder / "agent.py").open("a") as file:
+            file.write(f"\n\ndef clerks(number, seed):\n    return [{ {'messages': messages, 'tools': []}!r}]\n")
+        source = "agent:clerks"
+    (folder / "recipe.toml").write_text(f'{recipe}[warm_start]\ndemonstrations = "{source}"\n', "utf-8")
     varies, agreement = run_rules([{"folder": str(folder), "rule": rule, "options": {}} for rule in rules])
     assert (varies["state"], varies["findings"]) == ("decided", [])
     (found,) = agreement["findings"]
@@ -214,6 +237,15 @@ def test_a_program_is_played_too_and_a_process_that_it_leaves_is_found(tmp_path:
     )
     assert (runs["state"], runs["findings"]) == ("decided", [])
     assert "processes" in leaks["findings"][0]["symptom"]
+
+
+def test_the_processor_time_of_a_program_that_starts_slowly_is_a_part_of_the_cost(tmp_path: Path) -> None:
+    write_program(tmp_path, "import time\nwhile time.process_time() < 0.5: pass")
+    report = check_recipe(tmp_path, Options(families=("agent", "budgets"), minutes=0.3))
+    (cost,) = [one for one in report.findings if one.rule == "budgets.cost"]
+    assert "The agent's program uses" in cost.symptom
+    assert 0.5 <= cost.evidence["program_processor_seconds"] < 5
+    assert "agent.function" in cost.change
 
 
 def test_the_command_reports_first_what_it_could_decide_and_why_it_could_not_decide_the_rest(tmp_path: Path) -> None:

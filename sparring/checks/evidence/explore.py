@@ -325,7 +325,8 @@ def load_demonstrations(subject: Subject) -> list[Mapping[str, Json]]:
                 found = [row for _, row in read_rows(subject.folder / section.demonstrations)]
             else:
                 function = load_object(section.demonstrations, folder=subject.folder)
-                found = [{"messages": one} for one in function(NUM_DEMONSTRATIONS, subject.config.run.seed)]
+                rows = function(NUM_DEMONSTRATIONS, subject.config.run.seed)
+                found = [one if isinstance(one, Mapping) else {"messages": one} for one in rows]
     except Exception:  # noqa: BLE001 - the warm start reports the problem
         return []
     return [row for row in found[:NUM_DEMONSTRATIONS] if isinstance(row.get("messages"), list)]

@@ -7,8 +7,9 @@ import copy
 import functools
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any, Literal, final
 
 from sparring.agents import AgentResult
@@ -17,7 +18,7 @@ from sparring.assembly.agent import load_agent
 from sparring.checks.evidence.subject import GradingFailedError, Subject, write_transcript
 from sparring.checks.evidence.user_source import OwnCode
 from sparring.checks.evidence.wire_policies import make_explorer
-from sparring.checks.running.time_budget import UndecidedError
+from sparring.checks.running.time_budget import UndecidedError, processor_time
 from sparring.errors import ClientError, InfrastructureError, RewardError, ServiceError, SparringError, UsageError
 from sparring.protocols import DeltaCallback
 from sparring.rollouts import Agent
@@ -148,6 +149,7 @@ class OwnAgent:
             temperature=config.sampling.temperature, max_tokens=config.sampling.sampling_max_tokens
         )
         self._played: dict[tuple[str, str, str], OwnEpisode] = {}
+        self._processor_seconds: list[float] = []
 
     @functools.cached_property
     def tasks(self) -> tuple[Task, ...]:
@@ -158,6 +160,11 @@ class OwnAgent:
     def episodes(self) -> list[OwnEpisode]:
         """All episodes so far."""
         return list(self._played.values())
+
+    @property
+    def processor_seconds(self) -> float | None:
+        """The median CPU time of an episode, including that of its program, or None before the first episode."""
+        return median(self._processor_seconds) if self._processor_seconds else None
 
     @functools.cached_property
     def code(self) -> OwnCode | None:
@@ -171,7 +178,7 @@ class OwnAgent:
 
     async def explore(self, task: Task, *, round: str = "first") -> OwnEpisode:
         """Play an episode in which the policy calls every offered tool with likely arguments. Each `round` is played once."""
-        return await self.play(task, make_explorer(), round=round)
+        return await self.play(task, self._make_explorer(), round=round)
 
     async def play(self, task: Task, policy: ScriptedPolicy, *, round: str = "first") -> OwnEpisode:
         """Play an episode, or return it if (policy, task, round) was played before. Raises OutOfTimeError if no time is
@@ -179,17 +186,21 @@ class OwnAgent:
         key = (policy.name, task.id, round)
         if key not in self._played:
             self._subject.timing.need()
-            began = time.monotonic()
+            began, processor_began = time.monotonic(), processor_time()
             try:
                 self._played[key] = await self._play_new(task, policy)
             finally:
                 self._subject.timing.count_episode(time.monotonic() - began)
+                self._processor_seconds.append(processor_time() - processor_began)
         return self._played[key]
 
-    async def play_together(self, tasks: Sequence[Task], policy: Callable[[], ScriptedPolicy]) -> list[OwnEpisode]:
-        """Play one episode of each task, all at once."""
+    async def explore_together(self, tasks: Sequence[Task]) -> list[OwnEpisode]:
+        """Play one new episode of each task as in `explore`, all at once."""
         self._subject.timing.need(len(tasks))
-        return list(await asyncio.gather(*(self._play_new(task, policy()) for task in tasks)))
+        return list(await asyncio.gather(*(self._play_new(task, self._make_explorer()) for task in tasks)))
+
+    def _make_explorer(self) -> ScriptedPolicy:
+        return make_explorer(self._limits.max_turns or MOST_TURNS)
 
     async def _play_new(self, task: Task, policy: ScriptedPolicy) -> OwnEpisode:
         engine, began = _WirePolicy(policy, task), time.monotonic()
@@ -254,9 +265,14 @@ def _as_trajectory(task: Task, session: AnySession, result: AgentResult) -> Traj
     )
 
 
+def has_own_agent(subject: Subject) -> bool:
+    """Return whether a rule has loaded the recipe's own agent."""
+    return "own agent" in subject.shared
+
+
 def get_own_agent(subject: Subject) -> OwnAgent:
     """Return the recipe's own agent, which all rules share. Raises UndecidedError if it cannot be loaded."""
-    if "own agent" not in subject.shared:
+    if not has_own_agent(subject):
         try:
             subject.shared["own agent"] = OwnAgent(subject)
         except SparringError as error:

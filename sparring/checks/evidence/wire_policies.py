@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
@@ -29,20 +30,23 @@ _COMMON = frozenset({
 """Words of prompts that are hardly ever a name or a key."""
 
 
-def make_explorer() -> ScriptedPolicy:
+def make_explorer(most_turns: int) -> ScriptedPolicy:
     """Return a policy that calls each offered tool with likely arguments, and then answers with the last result.
 
     It first makes one call of each of the first six tools, one a turn. It then makes several calls in one turn, with other
     arguments that the schemas permit; then, twice, with arguments that have worked. So a call sees the effects of earlier
-    calls.
+    calls. It answers within `most_turns` turns, because many agents fail when a turn is refused: with fewer turns, it leaves
+    out the last calls first, then calls of single tools.
     """
-    return ScriptedPolicy(EXPLORER, _explore)
+    return ScriptedPolicy(EXPLORER, functools.partial(_explore, most_turns))
 
 
-def _explore(asked: Asked) -> Message:
+def _explore(most_turns: int, asked: Asked) -> Message:
     tools = list(asked.tools)
-    num_single = min(len(tools), _MOST_SINGLE)
-    if asked.turn < num_single:
+    num_single = min(len(tools), _MOST_SINGLE, max(0, most_turns - 2))
+    if asked.turn and asked.turn >= most_turns - 1:
+        calls = []
+    elif asked.turn < num_single:
         calls = _list_calls(tools[asked.turn : asked.turn + 1], asked, 1)
     elif asked.turn == num_single:
         calls = _list_calls(tools, asked, CALLS_PER_TOOL)

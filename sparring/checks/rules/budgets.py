@@ -4,11 +4,13 @@ episodes."""
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, quantiles
 
+from sparring.checks.evidence.own_agent import get_own_agent, has_own_agent
 from sparring.checks.evidence.subject import Subject
 from sparring.checks.evidence.token_counts import (
     CHARACTERS_A_TOKEN,
@@ -26,6 +28,8 @@ from sparring.types import Json, Outcome, StopReason
 MOST_CAPPED = 0.05
 MOST_UNFINISHED = 0.10
 TURNS_FACTOR = 1.5
+_SLOW_PROGRAM = 0.2
+"""The seconds of processor time in an episode from which the cost of a program is reported."""
 AGAIN = "Run `sparring check RECIPE --only budgets` again: the finding is gone."
 
 
@@ -233,7 +237,8 @@ async def cost(subject: Subject) -> Iterable[Finding]:
     """The note states what the whole run will need: episodes, tokens, and, if the model is loaded, time and memory.
 
     The estimate uses the expert's episodes. A policy that explores needs more, up to the budget. Without an expert, the
-    note states only how many episodes there are, and how many tokens they may sample at most. Compare the estimate with
+    note states only how many episodes there are, and how many tokens they may sample at most. If the agent is a program
+    (`agent.command`), it also states the processor time that its episodes take without the model. Compare the estimate with
     your resources before you start.
     """
     config = subject.config
@@ -244,7 +249,7 @@ async def cost(subject: Subject) -> Iterable[Finding]:
     if subject.lacks("expert"):
         most = episodes * _most_sampled(config)
         counts: dict[str, Json] = {"steps": steps, "episodes": episodes, "sampled_tokens_at_most": most}
-        return [_report_cost(counts, f"at most {most:,} tokens.{ends}", ends)]
+        return [_with_program(subject, _report_cost(counts, f"at most {most:,} tokens.{ends}", ends), episodes)]
     size = await expert_sizes(subject)
     tokens, most = episodes * size.mean_sampled, episodes * max(size.turns) * config.sampling.sampling_max_tokens
     evidence: dict[str, Json] = {
@@ -278,6 +283,27 @@ def _report_cost(evidence: Mapping[str, Json], tokens: str, ends: str) -> Findin
         if ends
         else "Change nothing if your resources suffice. Otherwise, lower schedule.max_steps or use a smaller batch.",
         confirm="Multiply `timing_s/step` of the first steps by the number of steps in the evidence.",
+    )
+
+
+def _with_program(subject: Subject, cost: Finding, episodes: int) -> Finding:
+    """Return the note with the CPU time of the agent's program, which starts anew in every episode, if it was played."""
+    if subject.config.agent.command is None or not has_own_agent(subject):
+        return cost
+    seconds, processors = get_own_agent(subject).processor_seconds, len(os.sched_getaffinity(0))
+    if seconds is None or seconds < _SLOW_PROGRAM:
+        return cost
+    minutes = episodes * seconds / processors / 60
+    return replace(
+        cost,
+        symptom=f"{cost.symptom} The agent's program uses {seconds:.1f} s of processor time in each episode, so the training "
+        f"episodes take at least {minutes:,.0f} minutes on {processors} processor{'' if processors == 1 else 's'}.",
+        evidence={
+            **cost.evidence,
+            "program_processor_seconds": round(seconds, 2),
+            "minutes_at_least": round(minutes, 1),
+        },
+        change=f"{cost.change} If the time goes into the start of the program (imports), agent.function starts the agent once.",
     )
 
 

@@ -13,7 +13,7 @@ from sparring.checks.evidence.leaked_resources import count_resources, list_glob
 from sparring.checks.evidence.observed_effects import Observed, SideEffects
 from sparring.checks.evidence.own_agent import OwnAgent, OwnEpisode, explore_all, get_own_agent
 from sparring.checks.evidence.subject import Subject, find_first_difference
-from sparring.checks.evidence.wire_policies import BAD_CALLS, make_bad_caller, make_explorer, make_repeater
+from sparring.checks.evidence.wire_policies import BAD_CALLS, make_bad_caller, make_repeater
 from sparring.checks.rules.leaks import SETTLE_SECONDS
 from sparring.findings import Finding, Severity
 from sparring.types import Json, Outcome
@@ -120,7 +120,7 @@ async def isolation(subject: Subject) -> Iterable[Finding]:
     alone = {one.task.id: one for one in await explore_all(subject)}
     tasks = [task for task in agent.tasks if task.id in alone]
     tasks = tasks if len(tasks) > 1 else tasks * 2
-    for together in await agent.play_together(tasks, make_explorer):
+    for together in await agent.explore_together(tasks):
         first = alone[together.task.id]
         if first.failure is None and together.failure is not None:
             differs: dict[str, Json] | None = {"failure": together.failure}
@@ -173,7 +173,7 @@ async def _left_by_episodes(agent: OwnAgent, temporary: Path) -> dict[str, int]:
     before, kept_before = count_resources(), _sizes(agent)
     files_before, processes_before = _list_files(temporary), _count_episode_processes()
     for _ in range(_MANY):
-        await agent.play_together(agent.tasks[:1], make_explorer)
+        await agent.explore_together(agent.tasks[:1])
     await asyncio.sleep(SETTLE_SECONDS)
     kept = {f"global {name}": size - kept_before.get(name, size) for name, size in _sizes(agent).items()}
     grown: dict[str, int] = {
@@ -194,7 +194,7 @@ async def files(subject: Subject) -> Iterable[Finding]:
     agent = get_own_agent(subject)
     await explore_all(subject, needs="requests")
     before = _snapshot(subject.folder)
-    await agent.play_together(agent.tasks[:1], make_explorer)
+    await agent.explore_together(agent.tasks[:1])
     after = _snapshot(subject.folder)
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     if not changed:
@@ -223,7 +223,7 @@ async def side_effects(subject: Subject) -> Iterable[Finding]:
     # Tools may run in threads, so everything is watched until the episodes are over, not only the steps of the function.
     with Observed(subject, SideEffects(agent.code, through_libraries=False)) as effects, effects.watching():
         for task in agent.tasks[:2]:
-            await agent.play_together([task], make_explorer)
+            await agent.explore_together([task])
     found = []
     for kind, problem, change in (
         ("clock", "reads the clock", "Take the time from the task."),

@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparring.checks.evidence.own_agent import (
@@ -20,12 +20,12 @@ from sparring.checks.evidence.own_agent import (
 )
 from sparring.checks.evidence.own_answers import find_answers
 from sparring.checks.evidence.subject import Subject
-from sparring.checks.evidence.wire_policies import FAILED
+from sparring.checks.evidence.wire_policies import FAILED, make_repeater
 from sparring.checks.rules.own_agent import AGAIN
 from sparring.findings import Finding, Severity
 from sparring.runtime.missing_parts import names_in
 from sparring.runtime.secret_texts import find_secret
-from sparring.types import Json, MessageRequest
+from sparring.types import Json, MessageRequest, Outcome
 
 _REFUSALS = re.compile(
     r"unexpected keyword|missing \d+ required|unknown (tool|function)|no (such )?(tool|function)|not a known tool|"
@@ -325,12 +325,13 @@ async def state(subject: Subject) -> Iterable[Finding]:
 
     Without a final state, a scorer sees the conversation only, and cannot tell whether a booking was really made. Return
     `AgentReport(reward=..., final_state=..., transitions=...)`, or the same names in the report of a program or server
-    (docs/agents.md).
+    (docs/agents.md). An agent whose request is refused, because the policy has used its turns, must hand over its state, too.
     """
-    episodes = [one for one in await explore_all(subject) if not one.is_failure_of_agent]
+    await explore_all(subject)
+    episodes = [one for one in get_own_agent(subject).episodes if not one.is_failure_of_agent]
     if not episodes:
         return []
-    findings = []
+    findings = await _missing_at_limit(subject, episodes)
     for grader, function in (("reward", subject.reward), ("scorer", subject.scorer)):
         read = names_in(function) if function is not None else frozenset()
         missing = [
@@ -375,6 +376,34 @@ async def state(subject: Subject) -> Iterable[Finding]:
             )
         )
     return findings
+
+
+async def _missing_at_limit(subject: Subject, episodes: Sequence[OwnEpisode]) -> list[Finding]:
+    """Return a finding if an agent that hands over a final state does not do so when its last request is refused."""
+    readers = [
+        name
+        for name, function in (("reward", subject.reward), ("scorer", subject.scorer))
+        if function is not None and "final_state" in names_in(function)
+    ]
+    if not readers or all(one.trajectory.final_state is None for one in episodes):
+        return []
+    agent = get_own_agent(subject)
+    with subject.timing.as_far_as_it_goes():
+        limited = (await agent.play(agent.tasks[0], make_repeater())).trajectory
+        if limited.outcome is Outcome.MAX_TURNS and limited.final_state is None:
+            return [
+                Finding(
+                    rule="agent.state",
+                    severity=Severity.WARNING,
+                    symptom=f"the agent hands over no final_state when the policy has used its turns; the {readers[0]} reads "
+                    "it.",
+                    evidence={"task": limited.task.id, "turns": len(limited.turns), "failure": limited.error},
+                    change="In a function, catch the error of the refused request (openai.APIStatusError) and return the "
+                    "AgentReport. In a program, print the report in a `finally`.",
+                    confirm=AGAIN,
+                )
+            ]
+    return []
 
 
 def _missing_keys(function: Callable[..., Any], episodes: Iterable[OwnEpisode]) -> list[str]:
