@@ -23,7 +23,8 @@ from sparring.types import Json
 VERSIONS = "/v1/sparring/versions"
 """The route through which an operator changes the versions."""
 DEFAULT = "default"
-"""A name of the policy that every server accepts."""
+NAMES = (DEFAULT, "policy")
+"""The names of the policy that every server accepts. Agents send them during training, so the same agent can be served."""
 
 Name: TypeAlias = Annotated[str, pydantic.Field(min_length=1, max_length=1000)]
 Share: TypeAlias = Annotated[pydantic.FiniteFloat, pydantic.Field(ge=0, le=1)]
@@ -95,7 +96,7 @@ class Versions:
         """
         if model in self._versions:
             chosen = self._versions[model]
-        elif model in (self.name, DEFAULT):
+        elif model in (self.name, *NAMES):
             chosen = self._choose_by_share(conversation) if self._canary else self._default
         else:
             others = [one for one in self._versions if one != self.name]

@@ -65,7 +65,8 @@ class Served:
 def test_a_request_chooses_a_version_by_its_name() -> None:
     async def run() -> None:
         served = Served()
-        assert [await served.ask(name) for name in ("shop", "default", "shop@10", "shop@20")] == [
+        assert [await served.ask(name) for name in ("shop", "default", "policy", "shop@10", "shop@20")] == [
+            "shop@20",
             "shop@20",
             "shop@20",
             "shop@10",
