@@ -299,12 +299,8 @@ def _report_training(result: Any, as_json: bool) -> None:
         show_evaluations(list(result.validations.values()), [], title="validation")
     for line in result.claim.lines():
         say(line)
-<<<<<<< HEAD
-    run = shlex.quote(str(result.run))
     if result.status == "stopped":
-        say(f"to continue it: sparring train --resume {run}")
-    say(f"next: sparring eval {run}")
-=======
+        say(f"to continue it: sparring train --resume {shlex.quote(str(result.run))}")
     say(f"next: {_name_next(RunFolder(Path(result.run)))}")
 
 
@@ -313,7 +309,6 @@ def _name_next(folder: RunFolder) -> str:
     run = shlex.quote(str(folder.path))
     has_control = not (folder.checkpoints / WARM_START).is_dir() or (folder.controls / CONTINUED).is_dir()
     return f"sparring eval {run}" if has_control else f"sparring control {run}, then sparring eval {run}"
->>>>>>> t-graph
 
 
 def _check_code_and_data(path: Path, changes: Sequence[str]) -> None:

@@ -382,7 +382,7 @@ def test_a_served_model_goes_on_from_its_last_answers() -> None:
 def test_a_served_model_goes_by_its_name_or_default() -> None:
     engine = ScriptedEngine(lambda _: "a", encode=ByteTokenizer().encode)
     app = create_app(StatelessEndpoints(versions=Versions([Version("m", engine)]), chat=CHAT, sampling=Sampling()))
-    for model, status in (("m", 200), ("default", 200), ("", 404), ("Default", 404), ("gpt-4", 404)):
+    for model, status in (("m", 200), ("default", 200), ("policy", 200), ("", 404), ("Default", 404), ("gpt-4", 404)):
         assert raw(app, "POST", PATH, json={"model": model, "input": "x"}).status_code == status
 
 
