@@ -74,7 +74,10 @@ def init(
     if from_traces is not None:
         marking = Marking(at_least=good_at_least) if good_field is None else Marking((good_field,), good_at_least)
         decisions = Decisions(model=SCRATCH if is_scratch else starter, writing=writes or (), reading=reads or ())
-        made = write_recipe(read_traces(from_traces, marking), folder, decisions)
+        traces = read_traces(from_traces, marking)
+        if good_field is not None:
+            traces.require_marks(good_field)
+        made = write_recipe(traces, folder, decisions)
         if as_json:
             print_json({"folder": str(folder), **made.as_json()})
         else:

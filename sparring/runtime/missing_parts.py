@@ -21,6 +21,8 @@ def explain_missing_state(function: Callable[..., Any], trajectory: Trajectory) 
     empty text. The sentence begins with a space."""
     names = names_in(function)
     missing = [part for part in _PARTS if part in names and not getattr(trajectory, part)]
+    if "transitions" in missing and not any(one.get("tool_calls") for one in trajectory.messages):
+        missing.remove("transitions")  # the policy called no tool, so nothing is missing
     if not missing:
         return ""
     return f" It reads {', '.join(missing)}, which this episode does not have: {_PARTS[missing[0]]}."

@@ -29,6 +29,18 @@ def describe(made: Written) -> Iterator[str]:
     yield from _tools(made)
     yield from _replay(made)
     marked = "by a mark" if made.selection.has_marks else "because none is marked, so every complete one counts as good"
+    if likely := made.traces.likely_marks:
+        fields = ", ".join(f"{name} ({count} rows)" for name, count in likely.items())
+        yield (
+            f"no conversation is marked as good or bad. Fields that may be marks: {fields}. To use one, name it with "
+            "--good-field, and for numbers the least good one with --good-at-least"
+        )
+    marks = {one.is_good for one in made.traces.conversations} - {None}
+    if marks == {True}:
+        yield (
+            "warning: every mark counts as good. Name the least number that is good with --good-at-least, if the marks are "
+            "numbers"
+        )
     by_scorer = f", and {made.num_by_scorer} by the scorer" if made.num_by_scorer else ""
     num_marked = made.num_demonstrations - made.num_by_scorer
     yield f"warm start: {made.num_demonstrations} conversations of training tasks; {num_marked} are good {marked}{by_scorer}"
@@ -75,8 +87,8 @@ def _tools(made: Written) -> Iterator[str]:
     writing = [tool.name for tool in made.tools.values() if tool.writes]
     if writing:
         yield (
-            f"{', '.join(writing)} need a real back end: until environment.py has one, their calls succeed only if the task's "
-            "log has them. --reads TOOL and --writes TOOL decide otherwise"
+            f"without a back end: {', '.join(writing)}. Calls succeed only if the task's log has them, until environment.py has "
+            "a method with the tool's name. --reads TOOL and --writes TOOL decide otherwise"
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,29 @@ _BAD = frozenset(
     }
 )  # fmt: skip
 _INNER = ("value", "rating", "score", "label")
+
+
+def count_likely_marks(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Return the fields of rows and of their `metadata` that may be marks, with the number of rows that have them: flags,
+    numbers from 0 to 10, and the words for good and bad. Names with a dot are those of loggers and are left out."""
+    found = Counter[str]()
+    for row in rows:
+        metadata = row.get("metadata")
+        fields = {**(metadata if isinstance(metadata, Mapping) else {}), **row, "metadata": None}
+        found.update(str(name) for name, value in fields.items() if "." not in str(name) and _may_mark(value))
+    return found
+
+
+def _may_mark(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_may_mark(value[name]) for name in _INNER if name in value)
+    if isinstance(value, str):
+        return _word(value) in _GOOD | _BAD
+    return isinstance(value, int | float) and 0 <= value <= 10
+
+
+def _word(text: str) -> str:
+    return text.strip().lower().replace("-", "_").replace(" ", "_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +77,7 @@ class Marking:
         if isinstance(value, int | float):
             return value >= self.at_least
         if isinstance(value, str):
-            word = value.strip().lower().replace("-", "_").replace(" ", "_")
+            word = _word(value)
             if word in _GOOD | _BAD:
                 return word in _GOOD
             try:

@@ -7,12 +7,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from sparring.chat.messages import read_json
-from sparring.errors import DataError
+from sparring.errors import DataError, UsageError
 from sparring.traces.conversation import (
     Conversation,
     LeftOut,
@@ -22,8 +22,11 @@ from sparring.traces.conversation import (
     require_strict,
     require_usable,
 )
-from sparring.traces.marks import Marking
-from sparring.traces.spans import Span, chat_messages, is_otel, is_trace_export, list_spans, spans_to_rows
+from sparring.traces.marks import Marking, count_likely_marks
+from sparring.traces.spans import Span, chat_messages, is_otel, is_trace_export, list_evaluations, list_spans, spans_to_rows
+
+MOST_LIKELY_MARKS = 8
+"""The number of fields that are suggested as marks."""
 
 Row: TypeAlias = Mapping[str, Any]
 FORMATS = "message lists, request/response pairs, MLflow traces, OpenTelemetry GenAI spans, or a recording of `sparring record`"
@@ -40,6 +43,17 @@ class Traces:
     """The number of rows, by format."""
     unread: tuple[str, ...] = ()
     """For each row that cannot be read, where it is and why."""
+    likely_marks: Mapping[str, int] = field(default_factory=dict)
+    """If no usable conversation is marked: the fields that may be marks, with the number of rows that have them."""
+
+    def require_marks(self, name: str) -> None:
+        """Raise UsageError if no conversation is marked by the field that the user named."""
+        if self.conversations and all(one.is_good is None for one in self.conversations):
+            known = ", ".join(f"{one} ({count} rows)" for one, count in self.likely_marks.items())
+            raise UsageError(
+                f"no usable conversation has the field {name!r}. Fields that may be marks: {known or 'none'}. Name one of "
+                "them with --good-field, or leave it out, so that every complete conversation counts as good."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +83,23 @@ def read_traces(path: Path, marking: Marking | None = None) -> Traces:
     if unread and not conversations and not left_out:
         raise DataError(f"no row of {path} can be read ({len(unread)} rows). The first: {unread[0]}")
     return Traces(
-        conversations=tuple(conversations), left_out=dict(left_out), formats=dict(formats), unread=tuple(unread)
+        conversations=tuple(conversations),
+        left_out=dict(left_out),
+        formats=dict(formats),
+        unread=tuple(unread),
+        likely_marks={} if any(one.is_good is not None for one in conversations) else _likely_marks(rows),
     )
+
+
+def _likely_marks(rows: Sequence[tuple[str, Any]]) -> dict[str, int]:
+    """Return the fields that may be marks, the most frequent first. Rows that cannot be read have none."""
+    found = Counter[str]()
+    for where, row in rows:
+        if isinstance(row, Mapping):
+            with _listing([], where):
+                is_spans = is_trace_export(row) or is_otel(row)
+                found += count_likely_marks(list_evaluations(row) if is_spans else [row])
+    return dict(found.most_common(MOST_LIKELY_MARKS))
 
 
 @contextmanager

@@ -16,6 +16,9 @@ from sparring.traces.tools import LoggedTool
 
 _MARKERS = 16
 """Characters for the role and the special tokens of a message."""
+_MANY_DEMONSTRATIONS = 800
+"""With fewer demonstrations, a model from scratch memorizes identifiers instead of learning to copy them. We saw no success
+with 452, and it learned with 907 (docs/tutorial-traces.md)."""
 _MOST_POSITIONS = {True: 2048, False: 8192}
 """The most positions of a model from scratch that learns in minutes, and of SmolLM2."""
 
@@ -52,6 +55,8 @@ class RecipeText:
     text: str
     positions: int
     demonstrations: tuple[Conversation, ...]
+    varies_identifiers: bool
+    """Whether the warm start also needs copies of the demonstrations with other identifiers, and their code."""
 
 
 def build_recipe(
@@ -67,6 +72,7 @@ def build_recipe(
     fitting = tuple(one for one in demonstrations if lengths.described + _length(one) <= positions) or tuple(
         demonstrations
     )
+    varies_identifiers = is_scratch and len(fitting) < _MANY_DEMONSTRATIONS
     sections = {
         "model": _model(model, positions),
         "data": "".join(f'{name} = "tasks/{name}.jsonl"\n' for name, members in selection.splits.items() if members),
@@ -74,7 +80,7 @@ def build_recipe(
         f"max_turns = {lengths.max_turns} # the longest good conversation has {lengths.turns}\n",
         "reward": 'reward = "reward:reward" # imitates the log until you replace it\n'
         'scorer = "scorer:scorer" # grades independently of the reward, and is never trained on\n',
-        "warm_start": _warm_start(len(fitting), is_scratch),
+        "warm_start": _warm_start(len(fitting), is_scratch, varies_identifiers),
         "batch": "global_batch_size = 8\ngroup_size = 8\n",
         "sampling": f"sampling_max_tokens = {lengths.answer}\n",
         "optimizer": f"learning_rate = {'5e-4' if is_scratch else '1e-4'}\n",
@@ -90,6 +96,7 @@ def build_recipe(
         text=head + "\n".join(f"[{name}]\n{text}" for name, text in sections.items()),
         positions=positions,
         demonstrations=fitting,
+        varies_identifiers=varies_identifiers,
     )
 
 
@@ -101,7 +108,13 @@ def _model(model: Starter | Literal["scratch"] | None, positions: int) -> str:
     return f'name = "smollm2-135m-instruct"\nmax_sequence_length = {positions}\nlora_rank = 16\nlora_alpha = 32\n'
 
 
-def _warm_start(num: int, is_scratch: bool) -> str:
+def _warm_start(num: int, is_scratch: bool, varies_identifiers: bool) -> str:
+    if varies_identifiers:
+        return (
+            'demonstrations = "demonstrations:varied" # also copies of the logged ones, with other identifiers\n'
+            "num_demonstrations = 16000\nsteps = 2000\nbatch_size = 8\nlearning_rate = 4e-3\n"
+            'learning_rate_schedule = "linear"\n'
+        )
     text = f'demonstrations = "demonstrations.jsonl"\nnum_demonstrations = {num}\n'
     if is_scratch:
         return text + 'steps = 300\nbatch_size = 8\nlearning_rate = 5e-3\nlearning_rate_schedule = "linear"\n'

@@ -57,16 +57,7 @@ def list_spans(row: Mapping[str, Any], where: str, marking: Marking) -> list[Spa
         if "resourceSpans" not in row:
             return [_otel_span(row, where, marking)]
         return [
-            _otel_span(one, f"{where}, span {number}", marking)
-            for number, one in enumerate(
-                (
-                    span
-                    for resource in row["resourceSpans"]
-                    for scope in resource.get("scopeSpans", ())
-                    for span in scope.get("spans", ())
-                ),
-                start=1,
-            )
+            _otel_span(one, f"{where}, span {number}", marking) for number, one in enumerate(_otel_rows(row), start=1)
         ]
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise DataError(
@@ -74,13 +65,26 @@ def list_spans(row: Mapping[str, Any], where: str, marking: Marking) -> list[Spa
         ) from error
 
 
+def list_evaluations(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the fields of each trace or span of a row that may be marks: assessments and tags, or evaluations."""
+    if is_trace_export(row):
+        return [_mlflow_fields(row.get("info") or {})]
+    return [_evaluations(one) for one in _otel_rows(row)]
+
+
 def spans_to_rows(spans: Sequence[Span]) -> Iterator[Span]:
-    """Yield the model calls in the order of their start, each with the mark of its trace."""
-    marks = {one.trace: one.is_good for one in spans if one.is_good is not None}
-    for one in sorted(
-        (one for one in spans if one.asked is not None or one.answered is not None), key=lambda one: one.began
-    ):
-        yield replace(one, is_good=marks.get(one.trace))
+    """Yield the model calls in the order of their start, each with the mark of its trace, or else of its conversation.
+
+    A call without an answer, such as a request that was refused and tried again, is yielded only if its conversation has
+    no other.
+    """
+    marked = [one for one in spans if one.is_good is not None]
+    of_trace = {one.trace: one.is_good for one in marked}
+    of_group = {one.group: one.is_good for one in marked}
+    answered = {one.group for one in spans if one.answered is not None}
+    calls = (one for one in spans if one.answered is not None or (one.asked is not None and one.group not in answered))
+    for one in sorted(calls, key=lambda one: one.began):
+        yield replace(one, is_good=of_trace.get(one.trace, of_group.get(one.group)))
 
 
 def chat_messages(span: Span) -> list[Any]:
@@ -92,7 +96,10 @@ def chat_messages(span: Span) -> list[Any]:
 def _mlflow_spans(row: Mapping[str, Any], where: str, marking: Marking) -> Iterator[Span]:
     info = row.get("info") or {}
     trace = str(info.get("trace_id") or info.get("request_id") or where)
-    yield Span(where=where, group=trace, trace=trace, began=0, is_good=_mlflow_mark(info, where, marking))
+    metadata = info.get("trace_metadata") or info.get("request_metadata") or {}
+    group = str(metadata.get("mlflow.trace.session") or trace)
+    mark = marking.read(_mlflow_fields(info), where)
+    yield Span(where=where, group=group, trace=trace, began=0, is_good=mark)
     earlier: list[Any] = []
     for number, span in enumerate(sorted(row["data"]["spans"], key=_began), start=1):
         attributes = {name: _decoded(value) for name, value in (span.get("attributes") or {}).items()}
@@ -108,7 +115,7 @@ def _mlflow_spans(row: Mapping[str, Any], where: str, marking: Marking) -> Itera
         earlier = [*asked, answered]
         tools = attributes.get("mlflow.chat.tools") or (inputs.get("tools") if isinstance(inputs, Mapping) else None)
         yield Span(
-            where=f"{where}, span {number}", group=trace, trace=trace, began=_began(span), asked=asked, answered=answered,
+            where=f"{where}, span {number}", group=group, trace=trace, began=_began(span), asked=asked, answered=answered,
             tools=tools,
         )  # fmt: skip
 
@@ -126,14 +133,26 @@ def _mlflow_answer(outputs: Any) -> Mapping[str, Json] | None:
     return {"role": "assistant", **{name: value for name, value in outputs.items() if value is not None}}
 
 
-def _mlflow_mark(info: Mapping[str, Any], where: str, marking: Marking) -> bool | None:
-    """Return the mark that an assessment or a tag of the trace sets."""
+def _mlflow_fields(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tags and the assessments of a trace, by name."""
     found: dict[str, Any] = dict(info.get("tags") or {})
     for one in info.get("assessments") or ():
         value = (one.get("feedback") or {}).get("value")
         if value is not None:
-            found[one.get("assessment_name") or one.get("name")] = _decoded(value)
-    return marking.read(found, where)
+            found[str(one.get("assessment_name") or one.get("name"))] = _decoded(value)
+    return found
+
+
+def _otel_rows(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the spans of a row."""
+    if "resourceSpans" not in row:
+        return [row]
+    return [
+        span
+        for resource in row["resourceSpans"]
+        for scope in resource.get("scopeSpans", ())
+        for span in scope.get("spans", ())
+    ]
 
 
 def _otel_span(row: Mapping[str, Any], where: str, marking: Marking) -> Span:
@@ -141,9 +160,7 @@ def _otel_span(row: Mapping[str, Any], where: str, marking: Marking) -> Span:
     for event in row.get("events") or ():
         own = _attributes(event.get("attributes"))
         attributes |= {name: own[name] for name in (INPUT, OUTPUT, SYSTEM, TOOLS) if name in own}
-        if event.get("name") == "gen_ai.evaluation.result":
-            value = own.get("gen_ai.evaluation.score.value", own.get("gen_ai.evaluation.score.label"))
-            attributes[str(own.get("gen_ai.evaluation.name", "score"))] = value
+    attributes |= _evaluations(row)
     context = row.get("context") or row
     trace = str(context.get("trace_id") or context.get("traceId"))
     asked, answered = attributes.get(INPUT), attributes.get(OUTPUT)
@@ -158,6 +175,17 @@ def _otel_span(row: Mapping[str, Any], where: str, marking: Marking) -> Span:
         tools=attributes.get(TOOLS),
         is_good=marking.read(attributes, where),
     )
+
+
+def _evaluations(span: Mapping[str, Any]) -> dict[str, Json]:
+    """Return the results of the evaluations that the events of a span hold, by the name of the evaluation."""
+    found = {}
+    for event in span.get("events") or ():
+        if event.get("name") == "gen_ai.evaluation.result":
+            own = _attributes(event.get("attributes"))
+            value = own.get("gen_ai.evaluation.score.value", own.get("gen_ai.evaluation.score.label"))
+            found[str(own.get("gen_ai.evaluation.name", "score"))] = value
+    return found
 
 
 def _from_parts(message: Mapping[str, Any]) -> list[dict[str, Json]]:

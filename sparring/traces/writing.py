@@ -65,6 +65,7 @@ class Written:
             "left_out": self.left_out,
             "unread": list(self.traces.unread),
             "has_marks": self.selection.has_marks,
+            "likely_marks": dict(self.traces.likely_marks),
             "tasks": {name: len(members) for name, members in self.selection.splits.items()},
             "shared_entities": sorted(self.selection.shared_entities)[:100],
             "contradicted_tasks": self.selection.num_contradicted,
@@ -137,10 +138,11 @@ def _write(folder: Path, written: Written, decisions: Decisions) -> Written:
         num_too_long=len(demonstrations) - len(kept),
     )  # fmt: skip
     _write_new(folder / "recipe.toml", recipe.text)
+    if recipe.varies_identifiers:
+        _write_new(folder / "demonstrations.py", _template("demonstrations.py"))
     if is_scratch:
-        _write_new(
-            folder / "model.py", _template("model.py").replace("max_positions=512", f"max_positions={recipe.positions}")
-        )
+        model = _template("model_of_few.py" if recipe.varies_identifiers else "model.py")
+        _write_new(folder / "model.py", model.replace("max_positions=512", f"max_positions={recipe.positions}"))
     _write_new(folder / "traces.json", json.dumps(written.as_json(), indent=1, ensure_ascii=False) + "\n")
     return written
 

@@ -336,3 +336,16 @@ def test_a_scorer_that_reads_a_missing_state_gets_an_error_that_names_it(tmp_pat
         RewardError, match=r"reads final_state, which this episode does not have: define `final_state` in"
     ):
         collect(silent, tmp_path, Grading(reward=None, scorer=scorer))
+
+
+def test_a_failing_scorer_gets_no_hint_about_transitions_if_the_policy_called_no_tool(tmp_path: Path) -> None:
+    def scorer(episode: Trajectory) -> float:
+        return float(bool(episode.transitions) or episode.task.fields["absent"])
+
+    with pytest.raises(RewardError, match=r"KeyError\('absent'\) on trajectory \S+$"):
+        collect(booking_nothing, tmp_path, Grading(reward=None, scorer=scorer))
+
+
+async def booking_nothing(task: Task, session: SessionLike) -> float:
+    await session.chat(task.messages)
+    return 1.0

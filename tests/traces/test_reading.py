@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparring.errors import DataError
+from sparring.errors import DataError, UsageError
 from sparring.traces import Marking, read_traces
 
 ASK = {"role": "user", "content": "where is 7?"}
@@ -182,6 +182,72 @@ def test_a_trace_of_mlflow_is_one_conversation_with_its_feedback(second: list[An
     assert [message["role"] for message in one.messages] == ["user", "assistant", "tool", "assistant"]
     assert one.is_good is True
     assert [tool["function"]["name"] for tool in one.tools] == ["find"]
+
+
+def otel_span(
+    began: int, asked: Any, answered: Any, *, trace: str = "1", mark: tuple[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a span of the conversation c1 as OTLP/JSON."""
+    values = {"gen_ai.conversation.id": "c1"}
+    values |= {} if asked is None else {"gen_ai.input.messages": json.dumps(asked)}
+    values |= {} if answered is None else {"gen_ai.output.messages": json.dumps([answered])}
+    span: dict[str, Any] = {"traceId": trace, "spanId": str(began), "startTimeUnixNano": str(began), "attributes": [
+        {"key": key, "value": {"stringValue": value}} for key, value in values.items()
+    ]}  # fmt: skip
+    if mark is not None:
+        name, value = mark
+        fields = {"name": {"stringValue": name}, "score.value": {"doubleValue": value}}
+        attributes = [{"key": f"gen_ai.evaluation.{key}", "value": one} for key, one in fields.items()]
+        span["events"] = [{"name": "gen_ai.evaluation.result", "attributes": attributes}]
+    return span
+
+
+def otlp(*spans: dict[str, Any]) -> dict[str, Any]:
+    return {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}
+
+
+def test_a_refused_request_that_was_tried_again_is_no_conversation(tmp_path: Path) -> None:
+    asked = [{"role": "system", "content": "short"}, ASK]
+    refused = otel_span(1, [ASK], None)  # some loggers record less of a request that fails
+    traces = read_traces(log(tmp_path, otlp(refused, otel_span(2, asked, END))))
+    assert [one.answers for one in traces.conversations] == [("B3",)]
+    assert traces.left_out == {}
+    alone = read_traces(log(tmp_path, otlp(refused), otlp(otel_span(2, [ASK], END) | {"attributes": []})))
+    assert alone.left_out == {"it does not end with an answer of the assistant": 1}
+
+
+def test_a_mark_in_a_trace_of_its_own_belongs_to_the_conversation_that_it_names(tmp_path: Path) -> None:
+    path = log(tmp_path, otlp(otel_span(1, [ASK], END)), otlp(otel_span(2, None, None, trace="2", mark=("csat", 2.0))))
+    [one] = read_traces(path, Marking(("csat",), at_least=4)).conversations
+    assert one.is_good is False
+
+
+def test_fields_that_may_be_marks_are_suggested_if_nothing_is_marked(tmp_path: Path) -> None:
+    spans = otlp(otel_span(1, [ASK], END, mark=("csat", 5.0)))
+    row = {"messages": TALK, "metadata": {"rating": "thumbs_down", "tokens": 512, "user": "Emma"}}
+    trace = mlflow_trace([], assessment=True)
+    trace["info"]["assessments"][0]["assessment_name"] = "solved"
+    traces = read_traces(log(tmp_path, spans, row, trace))
+    assert traces.likely_marks == {"csat": 1, "rating": 1, "solved": 1}
+    with pytest.raises(UsageError, match=r"has the field 'cast'. Fields that may be marks: csat \(1 rows\), rating"):
+        traces.require_marks("cast")
+    marked = read_traces(tmp_path / "log.jsonl", Marking(("rating",)))
+    assert marked.likely_marks == {}
+    marked.require_marks("rating")
+
+
+def test_traces_of_one_mlflow_session_are_one_conversation(tmp_path: Path) -> None:
+    more = [*TALK, {"role": "user", "content": "and 8?"}]
+    traces = []
+    for number, asked in enumerate(([ASK, CALL, FOUND], more)):
+        span = {"mlflow.spanType": "CHAT_MODEL", "mlflow.spanInputs": {"messages": asked},
+                "mlflow.spanOutputs": {"choices": [{"message": END}]}}  # fmt: skip
+        trace = mlflow_trace([span], assessment=None)
+        trace["info"] |= {"trace_id": f"tr-{number}", "trace_metadata": {"mlflow.trace.session": "s"}}
+        trace["data"]["spans"][0]["start_time_unix_nano"] += number
+        traces.append(trace)
+    [one] = read_traces(log(tmp_path, *traces)).conversations
+    assert one.replies == ("and 8?",)
 
 
 def test_a_span_of_the_python_sdk_is_read_without_otlp(tmp_path: Path) -> None:
