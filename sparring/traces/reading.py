@@ -23,7 +23,15 @@ from sparring.traces.conversation import (
     require_usable,
 )
 from sparring.traces.marks import Marking, count_likely_marks
-from sparring.traces.spans import Span, chat_messages, is_otel, is_trace_export, list_evaluations, list_spans, spans_to_rows
+from sparring.traces.spans import (
+    Span,
+    chat_messages,
+    is_otel,
+    is_trace_export,
+    list_evaluations,
+    list_spans,
+    spans_to_rows,
+)
 
 MOST_LIKELY_MARKS = 8
 """The number of fields that are suggested as marks."""

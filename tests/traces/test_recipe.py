@@ -224,12 +224,11 @@ def test_personal_data_is_counted_and_the_warning_is_printed(tmp_path: Path) -> 
         "messages": [
             {"role": "user", "content": "mail ann@example.org, card 4111 1111 1111 1111"},
             {"role": "assistant", "content": "done"},
-        ]
+        ],
+        "good": True,
     }
     log = write_lines(tmp_path / "log.jsonl", [row, *conversations(20)])
-    result = CliRunner().invoke(
-        app, ["init", str(tmp_path / "desk"), "--from-traces", str(log), "--good-field", "absent"]
-    )
+    result = CliRunner().invoke(app, ["init", str(tmp_path / "desk"), "--from-traces", str(log)])
     assert (
         "personal data: 1 conversations contain e-mail addresses, 1 conversations contain card numbers" in result.output
     )

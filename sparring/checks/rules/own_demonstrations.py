@@ -37,7 +37,9 @@ def _other_tools(rows: Sequence[Mapping[str, Json]], requests: Sequence[MessageR
         return  # no demonstration can have the tools of all tasks
     others = [row for row in rows if canonical_json(_tools_of(row)) != canonical_json(sent)]
     if others:
-        what = "other tools than the agent sends" if any(map(_tools_of, others)) else "no tools, but the agent sends some"
+        what = (
+            "other tools than the agent sends" if any(map(_tools_of, others)) else "no tools, but the agent sends some"
+        )
         yield _finding(
             f"{len(others)} of {len(rows)} demonstrations have {what}.",
             {"sent": sent, "demonstration": _tools_of(others[0])},

@@ -35,7 +35,7 @@ def with_other_identifiers(messages: list[dict], kept: set[str], rng: random.Ran
     others: dict[str, str] = {}
 
     def other(match: re.Match) -> str:
-        word = match.group()
+        word: str = match[0]
         if word not in kept and word not in others:
             new = re.sub(r"\d", lambda _: rng.choice("0123456789"), word)
             others[word] = word if new in others.values() else new
