@@ -11,6 +11,7 @@ import typer
 
 from sparring.cli.command import Json, app, print_json, report_failures, resolve_run, say
 from sparring.errors import DataError
+from sparring.ledger.erasure import list_erased
 from sparring.ledger.rows import LineageEntry, published_in
 from sparring.ledger.verification import read_account
 from sparring.models.export_files import ADAPTER, is_export
@@ -50,6 +51,8 @@ def verify(
         say(f"{folder.path}: every rollout and turn is accounted for ({time.monotonic() - began:.1f} s)")
         if removed := describe_removed(folder.path):
             say(removed)
+        if num := len(list_erased(folder.ledger)):
+            say(f"`sparring runs erase` has erased the content of {num} of them.")
 
 
 def _find_problems(folder: RunFolder) -> tuple[list[str], list[str]]:

@@ -230,6 +230,8 @@ class Copier:
             step = _read_step(snapshot.files["status.json"].source) if "status.json" in snapshot.files else 0
         if files != previous:
             self._publish(CopyManifest(time=now, step=step, files=files))
+        elif self._has_leftovers:
+            self._delete_old(self._ownership.generation)
         self._copied_at = taken_at
         return time.monotonic() - start_time - sending
 

@@ -17,6 +17,7 @@ from sparring.assembly import close, load_into_engine, load_training_parts, refu
 from sparring.assembly.update_rule import build_update_rule
 from sparring.errors import DataError
 from sparring.ledger import Ledger, RolloutRecord
+from sparring.ledger.erasure import list_erased
 from sparring.loop import learn
 from sparring.protocols import Learner
 from sparring.run_folders import RunFolder
@@ -86,6 +87,12 @@ class Relearning:
         self._consumed = {
             step: ids for step, ids in sorted(consumed.items()) if self._start < step <= max(self._stored)
         }
+        erased = list_erased(path)
+        if steps := [step for step, ids in self._consumed.items() if not erased.isdisjoint(ids)]:
+            raise DataError(
+                f"The episodes of step {steps[0]} of {self._folder.path} were erased (`sparring runs erase`), so its training "
+                "cannot be repeated."
+            )
 
     def __len__(self) -> int:
         return 1 + len(self._consumed)

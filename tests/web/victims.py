@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -119,7 +119,7 @@ def episode_endpoint() -> Iterator[Victim]:
     session = Session(EpisodeIdentity("episode"), engine=engine, chat=CHAT, sampling=Sampling(max_tokens=64))
 
     @asynccontextmanager
-    async def endpoint() -> Any:
+    async def endpoint() -> AsyncIterator[Any]:
         async with Gateway() as gateway, session:
             yield gateway.register(session)
 
