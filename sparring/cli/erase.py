@@ -107,10 +107,12 @@ def _show(path: Path, found: Found, *, is_sure: bool) -> None:
     if not found.ids:
         say(f"{path}: no episode matches")
         return
-    rows: list[list[object]] = [[str(file.relative_to(path)), num] for file, num in found.files.items()]
+    rows: list[list[object]] = []
+    rows += [[str(file.relative_to(path)), num] for file, num in found.files.items()]
     rows += [[f"{one.relative_to(path)} (deleted as a whole)", ""] for one in found.derived]
     if len(rows) > MOST_SHOWN:
-        rows[MOST_SHOWN:] = [[f"... and {len(rows) - MOST_SHOWN} more (--json lists all)", ""]]
+        more: list[object] = [f"... and {len(rows) - MOST_SHOWN} more (--json lists all)", ""]
+        rows[MOST_SHOWN:] = [more]
     Console().table("erased" if is_sure else "would be erased", ["file", "lines"], rows)
     what = f"{_count(found.ids, 'episode')} of {_count(found.tasks, 'task')}"
     if is_sure:

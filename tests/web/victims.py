@@ -25,6 +25,8 @@ from sparring.serving.record import Recording
 from sparring.sessions import EpisodeIdentity, Session
 from sparring.tracking.prometheus import PrometheusTracker
 from sparring.types import Sampling
+from sparring.web.gate import Gate
+from sparring.web.keys import Keys, single_key
 from sparring.web.listener import Listener
 from tests.foreign import serving
 from tests.gateway.builders import CHAT
@@ -88,7 +90,8 @@ def running(context: Any) -> Iterator[Any]:
 def served(*, key: str | None = None, allowed: Sequence[str] = ()) -> Iterator[Victim]:
     """The endpoint of `sparring serve`."""
     engine = scripted()
-    options: Any = {"chat": CHAT, "sampling": Sampling(max_tokens=64), "api_key": key, "allowed_hosts": allowed}
+    gate = None if key is None else Gate("serve", Keys([single_key(key, "complete")]))
+    options: Any = {"chat": CHAT, "sampling": Sampling(max_tokens=64), "gate": gate, "allowed_hosts": allowed}
     with running(ModelServer(versions=Versions([Version("m", engine)]), **options)) as server:
         base = server.base_url.removesuffix("/v1")
         writes = {"/v1/chat/completions": REQUEST}
