@@ -123,7 +123,7 @@ vllm: .venv/dev .clients/vllm
 
 # A real Chromium opens the pages of runs (Debian: apt-get install chromium).
 browser: .venv/dev
-	SPARRING_TEST_BROWSER=1 $(BIN)/python -m pytest --tier all tests/report/test_browser.py
+	SPARRING_TEST_BROWSER=1 $(BIN)/python -m pytest --tier all tests/report/test_browser.py tests/web/test_browser.py
 
 # pointer_chase learns through vLLM, and is compared with the same run in one process.
 vllm-learn: .venv/dev .clients/vllm

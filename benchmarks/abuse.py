@@ -1,10 +1,9 @@
 """Attacks a gateway that serves 64 honest episodes, one attack after the other.
 
-Each attack runs for some seconds in a process of its own, with the key of an episode where it needs one: agents that are
-not trusted have such a key. Meanwhile, 64 episodes with growing histories run turns of 50 ms with pauses, and /health is
-asked ten times a second. No turn of theirs may be lost, and their slowest turns are compared with those before the
-attacks. The memory of the gateway's process is compared with
-that before the first attack, less what the honest turns since then take, which their sessions keep."""
+Each attack runs for some seconds in a process of its own, with the key of an episode that begins and ends with the attack:
+agents that are not trusted have such a key. Meanwhile, 64 honest agents run one episode after the other, each of 16 turns of 50
+ms with pauses and a growing history, and /health is asked ten times a second. No turn of theirs may be lost, and their slowest
+turns are compared with those before the attacks, as is the memory of the gateway's process."""
 
 from __future__ import annotations
 
@@ -14,21 +13,23 @@ import json
 import multiprocessing
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from benchmarks.gateway import SYSTEM, TOOL, Client, serve_gateway
+from benchmarks.gateway import CALL, LATENCY, SYSTEM, TOOL, Client, tokenizer_of
 from benchmarks.report import options, report
 
 HONEST = 64
 PAUSE = 0.2
 """The time between the turns of an episode, for its tools."""
 TURNS = 16
-"""The turns of a conversation, after which an episode begins another one."""
+"""The turns of an episode."""
 CHAT = "/v1/chat/completions"
 TARGETS = {
     "honest turns lost": {"at_most": 0.0},
@@ -235,10 +236,10 @@ ATTACKS: Mapping[str, Callable[[Target], Awaitable[None]]] = {
 }
 
 
-def attack(pipe: Connection, base_url: str, key: str) -> None:
+def attack(pipe: Connection, base_url: str) -> None:
     """Run the attacks that the pipe names, each for the given seconds, and reply with the number of requests."""
 
-    async def run(name: str, seconds: float) -> int:
+    async def run(name: str, seconds: float, key: str) -> int:
         target = Target(base_url, key)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -249,26 +250,92 @@ def attack(pipe: Connection, base_url: str, key: str) -> None:
         pipe.send(asyncio.run(run(*asked)))
 
 
-async def episode(base_url: str, key: str, number: int, until: Callable[[], bool], latencies: list[float]) -> None:
-    """Run an honest agent until the phase ends. Raises RuntimeError for a turn that is refused."""
-    client = Client(base_url, key)
-    await client.open()
-    messages: list[Any] = []
+def serve_episodes(pipe: Connection, folder: str, smoke: bool) -> None:
+    """Serve a gateway, and send its base URL. After that, `True` opens an episode and is answered with its key, a key closes
+    its episode, and `None` ends the process."""
+    from sparring.chat import TemplateChat
+    from sparring.engines.scripted import ScriptedEngine
+    from sparring.gateway import Gateway
+    from sparring.ledger import Ledger, RolloutState
+    from sparring.sessions import EpisodeIdentity, Session
+    from sparring.types import Sampling
+
+    async def run() -> None:
+        tokenizer = tokenizer_of(smoke)
+        answer = tokenizer.encode(CALL, add_special_tokens=False)
+        chat = TemplateChat(tokenizer)
+        stop = min(chat.stop_ids)
+        engine = ScriptedEngine(lambda _: [*answer, stop], seconds=lambda _: LATENCY, max_context_tokens=32_768)
+        sampling = Sampling(max_tokens=len(answer) + 1)
+        sessions: dict[str, Session] = {}
+        with Ledger(Path(folder) / "ledger.sqlite") as ledger:
+            async with Gateway() as gateway:
+                pipe.send(gateway.base_url)
+                while (asked := await asyncio.to_thread(pipe.recv)) is not None:
+                    if asked is not True:
+                        sessions.pop(asked).close()
+                        pipe.send(None)
+                        continue
+                    id = f"episode-{time.monotonic_ns()}"
+                    ledger.plan_nowait(id, task_id="t", attempt=0)
+                    ledger.advance_nowait(id, RolloutState.LEASED)
+                    ledger.advance_nowait(id, RolloutState.RUNNING)
+                    identity = EpisodeIdentity(id)
+                    session = Session(identity, engine=engine, chat=chat, sampling=sampling, ledger=ledger)
+                    key = gateway.register(session).api_key
+                    sessions[key] = session
+                    pipe.send(key)
+
+    asyncio.run(run())
+
+
+class Server:
+    """The gateway's process."""
+
+    def __init__(self, context: Any, folder: str, smoke: bool) -> None:
+        self._pipe, there = context.Pipe()
+        self._lock = threading.Lock()
+        self.process = context.Process(target=serve_episodes, args=(there, folder, smoke))
+        self.process.start()
+        self.base_url: str = self._pipe.recv()
+
+    def ask(self, asked: Any) -> Any:
+        with self._lock:
+            self._pipe.send(asked)
+            return self._pipe.recv()
+
+    def stop(self) -> None:
+        self._pipe.send(None)
+        self.process.join(10)
+
+    def memory_mib(self) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+
+
+async def play(server: Server, number: int, until: Callable[[], bool], latencies: list[float]) -> None:
+    """Run honest episodes until the phase ends. Raises RuntimeError for a turn that is refused."""
     await asyncio.sleep(PAUSE * (number % 16) / 16)
-    for turn in range(10**6):
-        if until():
-            break
-        if turn % TURNS == 0:
-            user = f"Inspect part {number}.{turn} at {time.monotonic_ns()}."
-            messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": user}]
-        began = time.perf_counter()
-        answer = await client.post(json.dumps({"model": "policy", "messages": messages, "tools": [TOOL]}).encode())
-        latencies.append(time.perf_counter() - began)
-        message = answer["choices"][0]["message"]
-        result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": f"reading {turn}: 4.2"}
-        messages += [message, result]
-        await asyncio.sleep(PAUSE)
-    client.close()
+    first = number % TURNS  # so that not all episodes have the same length at the same time
+    while not until():
+        key = await asyncio.to_thread(server.ask, True)
+        client = Client(server.base_url, key)
+        await client.open()
+        user = f"Inspect part {number} at {time.monotonic_ns()}."
+        messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": user}]
+        for turn in range(first, TURNS):
+            began = time.perf_counter()
+            answer = await client.post(json.dumps({"model": "policy", "messages": messages, "tools": [TOOL]}).encode())
+            latencies.append(time.perf_counter() - began)
+            message = answer["choices"][0]["message"]
+            result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": f"reading {turn}: 4.2"}
+            messages += [message, result]
+            await asyncio.sleep(PAUSE)
+            if until():
+                break
+        client.close()
+        await asyncio.to_thread(server.ask, key)
+        first = 0
 
 
 async def watch_health(base_url: str, until: Callable[[], bool], latencies: list[float]) -> None:
@@ -286,8 +353,8 @@ async def watch_health(base_url: str, until: Callable[[], bool], latencies: list
         await asyncio.sleep(0.1)
 
 
-async def phase(base_url: str, keys: list[str], seconds: float) -> tuple[list[float], list[float], int]:
-    """Run the honest episodes for some seconds. Return the seconds of turns and of /health, and the lost episodes."""
+async def phase(server: Server, honest: int, seconds: float) -> tuple[list[float], list[float], int]:
+    """Run honest agents for some seconds. Return the seconds of turns and of /health, and the number of agents that failed."""
     ends = time.monotonic() + seconds
     turns: list[float] = []
     health: list[float] = []
@@ -295,17 +362,13 @@ async def phase(base_url: str, keys: list[str], seconds: float) -> tuple[list[fl
     def is_over() -> bool:
         return time.monotonic() > ends
 
-    playing = [episode(base_url, key, number, is_over, turns) for number, key in enumerate(keys)]
-    ended = await asyncio.gather(*playing, watch_health(base_url, is_over, health), return_exceptions=True)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(honest))
+    playing = [play(server, number, is_over, turns) for number in range(honest)]
+    ended = await asyncio.gather(*playing, watch_health(server.base_url, is_over, health), return_exceptions=True)
     failed = [one for one in ended if isinstance(one, BaseException)]
     for error in failed[:3]:
         print(f"an honest client failed: {error!r}", file=sys.stderr)
     return turns, health, len(failed)
-
-
-def memory_mib(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
 
 
 def p99_ms(seconds: list[float]) -> float:
@@ -320,39 +383,32 @@ def main() -> int:
     seconds, honest = (1.0, 8) if arguments.smoke else (arguments.seconds, HONEST)
     attacks = ["big lists", "slow headers"] if arguments.smoke else arguments.attacks
     context: Any = multiprocessing.get_context("fork" if arguments.smoke else "spawn")
-    here, there = context.Pipe()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        server = context.Process(target=serve_gateway, args=(there, folder, honest + 1, arguments.smoke))
-        server.start()
-        base_url, keys = here.recv()
+        server = Server(context, folder, arguments.smoke)
         orders, ordered = context.Pipe()
-        attacker = context.Process(target=attack, args=(ordered, base_url, keys[-1]), daemon=True)
+        attacker = context.Process(target=attack, args=(ordered, server.base_url), daemon=True)
         attacker.start()
-        assert server.pid is not None
-        asyncio.run(phase(base_url, keys[:honest], seconds))  # until caches are filled
-        begun = memory_mib(server.pid)
-        quiet, health, lost = asyncio.run(phase(base_url, keys[:honest], seconds))
-        before = memory_mib(server.pid)
-        by_turn = (before - begun) / len(quiet)
+        asyncio.run(phase(server, honest, seconds))  # until caches are filled
+        quiet, health, lost = asyncio.run(phase(server, honest, seconds))
+        before = server.memory_mib()
         undisturbed = p99_ms(quiet)
         rows.append({"attack": "none", "turns": len(quiet), "p99, ms": undisturbed, "by undisturbed": 1.0})
         rows[0] |= {"/health p99, ms": p99_ms(health), "lost": lost, "sent": 0, "memory, MiB": before}
         for name in attacks:
-            orders.send((name, seconds))
-            turns, health, lost = asyncio.run(phase(base_url, keys[:honest], seconds))
+            key = server.ask(True)
+            orders.send((name, seconds, key))
+            turns, health, lost = asyncio.run(phase(server, honest, seconds))
             sent = orders.recv()
+            server.ask(key)
             row = {"attack": name, "turns": len(turns), "p99, ms": p99_ms(turns)}
             row |= {"by undisturbed": p99_ms(turns) / undisturbed, "/health p99, ms": p99_ms(health), "lost": lost}
-            rows.append({**row, "sent": sent, "memory, MiB": memory_mib(server.pid)})
+            rows.append({**row, "sent": sent, "memory, MiB": server.memory_mib()})
             print({key: round(value, 2) if isinstance(value, float) else value for key, value in rows[-1].items()})
         orders.send(None)
-        last, _, _ = asyncio.run(phase(base_url, keys[:honest], seconds))
-        num_turns = len(last) + sum(row["turns"] for row in rows[1:])
-        after = memory_mib(server.pid) - num_turns * by_turn
-        here.send("how many?")
-        here.recv()
-        server.join(10)
+        asyncio.run(phase(server, honest, seconds))
+        after = server.memory_mib()
+        server.stop()
     attacked = rows[1:]
     figures = {
         "honest turns lost": float(sum(row["lost"] for row in rows)),
