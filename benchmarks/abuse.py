@@ -274,6 +274,7 @@ def serve_episodes(pipe: Connection, folder: str, smoke: bool) -> None:
                 while (asked := await asyncio.to_thread(pipe.recv)) is not None:
                     if asked is not True:
                         sessions.pop(asked).close()
+                        engine.requests.clear()  # which it keeps for tests
                         pipe.send(None)
                         continue
                     id = f"episode-{time.monotonic_ns()}"

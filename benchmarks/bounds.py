@@ -20,12 +20,12 @@ import torch
 
 from benchmarks.report import options, report
 from sparring.engines.torch_engine import TorchEngine
-from sparring.models.allocator import keep_freed_memory
 from sparring.models.llama import LlamaWeights
 from sparring.models.output_layer import LOGIT_BYTES
 from sparring.models.packed import PackedMatrices
 from sparring.models.policy import LoraSettings, Policy
 from sparring.models.small import random_llama
+from sparring.runtime.allocator import keep_freed_memory
 from sparring.training.learner import TorchLearner
 from sparring.training.sequences import build_demonstration_batch
 from sparring.types import SampleRequest, Sampling

@@ -144,11 +144,11 @@ def measure(way: str, tokens: int) -> dict[str, float]:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from sparring.assembly.engines import build_engine
-    from sparring.models.allocator import keep_freed_memory
     from sparring.models.policy import LoraSettings, Policy
     from sparring.planning.devices import this_machine
     from sparring.planning.plan import make_plan
     from sparring.planning.shapes import shape_from_config
+    from sparring.runtime.allocator import keep_freed_memory
     from sparring.training.learner import TorchLearner
 
     config, sizes = build_config(way, tokens), build_sizes(way, tokens)

@@ -102,9 +102,9 @@ def compare(
 def measure(config: Any, sizes: dict[str, Any], episodes: int, tokens: int, sampled: int) -> dict[str, float]:
     """Sample a batch, learn from the same number of tokens, and load the weights into the engine."""
     from sparring.engines.torch_engine import TorchEngine
-    from sparring.models.allocator import keep_freed_memory
     from sparring.models.policy import LoraSettings, Policy
     from sparring.models.small import random_llama
+    from sparring.runtime.allocator import keep_freed_memory
     from sparring.training.learner import TorchLearner
 
     model = random_llama(0, {**sizes, "max_position_embeddings": tokens})

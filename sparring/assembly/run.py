@@ -236,7 +236,7 @@ def _rollout_parts(
 ) -> RolloutParts:
     import torch
 
-    from sparring.models.allocator import keep_freed_memory
+    from sparring.runtime.allocator import keep_freed_memory
 
     kind_of = load_task_kinds(config, tasks)
     num_threads = config.run.num_threads or os.cpu_count() or 1

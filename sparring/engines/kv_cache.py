@@ -19,9 +19,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from sparring.models.allocator import ZeroedMemory
 from sparring.models.llama import LlamaShape
 from sparring.models.token_tree import common_prefix
+from sparring.models.zeroed_memory import ZeroedMemory
 
 SMALLEST_ROW = 64
 """The smallest capacity of a row, in tokens. Shorter rows would split a batch into too many pieces for the memory that

@@ -33,12 +33,12 @@ from sparring.engines.logits_cache import Key, LogitsCache
 from sparring.engines.sampling import constrain, draw
 from sparring.engines.turns import RunningTurn, Version
 from sparring.errors import ConstraintError, ContextOverflow, InfrastructureError, PolicyTimeout, SparringError
-from sparring.models.allocator import return_freed_memory
 from sparring.models.policy import Policy
 from sparring.models.streams import own_stream
 from sparring.models.threads import release_threads, releases_threads
 from sparring.models.token_tree import common_prefix
 from sparring.protocols import TokenCallback
+from sparring.runtime.allocator import return_freed_memory
 from sparring.runtime.faults import fault_point
 from sparring.types import Completion, EngineCapabilities, SampleRequest, Weights
 

@@ -9,6 +9,7 @@ without a continuation. An answer that was recorded but not received is therefor
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Self, TypeAlias, final
 
@@ -119,7 +120,12 @@ class Delivery:
         return turns
 
     def _end(self, playing: asyncio.Task[Sequence[Turn]]) -> None:
-        if not playing.cancelled():
-            playing.exception()  # retrieve the exception, even if no client waits for it
+        try:
+            error = playing.exception()  # retrieve the exception, even if no client waits for it
+        except asyncio.CancelledError as cancelled:
+            error = cancelled
+        if error is not None:
+            # The frames have the messages of the request, which the error would keep as long as this delivery.
+            traceback.clear_frames(error.__traceback__)
         self._is_over = True
         self._news.set()

@@ -9,6 +9,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias, final
 
 from sparring.errors import ConstraintError
@@ -91,13 +92,10 @@ class OpenEpisode:
                 )
             return turns
 
-        self._last[digest] = Delivery(self.session, sample, id=answer_id, on_arrived=self._arrived)
+        # The delivery does not refer to this episode, so that the memory of a closed one is free without a collection.
+        on_arrived = partial(_set_received, self.session, self.report)
+        self._last[digest] = Delivery(self.session, sample, id=answer_id, on_arrived=on_arrived)
         return self._last[digest]
-
-    def _arrived(self, turns: Sequence[Turn]) -> None:
-        # A report refers to the turns that were received before the report.
-        if self.report.is_open:
-            self.session.set_received([turn.id for turn in turns])
 
     def _conversation(self, asked: Asked) -> tuple[Message, ...]:
         """Return the conversation so far, without instructions."""
@@ -117,6 +115,12 @@ class OpenEpisode:
                 given=asked.previous,
             )
         return (*self._conversations[asked.previous].messages, *new)
+
+
+def _set_received(session: AnySession, report: EpisodeReport, turns: Sequence[Turn]) -> None:
+    # A report refers to the turns that were received before the report.
+    if report.is_open:
+        session.set_received([turn.id for turn in turns])
 
 
 def body_digest(begin: bytes) -> hashlib.blake2b:

@@ -201,7 +201,7 @@ def _sum(lines: tuple[Line, ...]) -> float:
 def _step_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
     """Return what a learner step needs besides the weights."""
     activations, key = activation_bytes(shape, settings), "optimizer.max_tokens_per_microbatch"
-    # Ranks that divide the weights return freed blocks to the kernel at once (`models.allocator.return_large_blocks`).
+    # Ranks that divide the weights return freed blocks to the kernel at once (`runtime.allocator.return_large_blocks`).
     has_gaps = not settings.is_cuda and settings.num_parts == 1
     fragmentation = FRAGMENTATION[_computes_again(shape, settings)] * activations if has_gaps else 0.0
     return (

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from sparring.runtime.allocator import return_freed_memory_soon
+
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -19,6 +21,10 @@ has freed, much memory."""
 async def process_long_text(
     function: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
 ) -> Result:
-    """Return the function's result without blocking the event loop. Calls of the whole process share a few threads."""
+    """Return the function's result without blocking the event loop. Calls of the whole process share a few threads. The memory
+    that they have freed is returned to the kernel later."""
     call = asyncio.get_running_loop().run_in_executor(_LONG_TEXTS, lambda: function(*arguments, **options))
-    return await call
+    try:
+        return await call
+    finally:
+        return_freed_memory_soon()

@@ -14,10 +14,10 @@ import torch
 from sparring.assembly import build_engine, build_learner, load_algorithm, load_policy
 from sparring.config import Config
 from sparring.engines.server import ServedModel, engine_app
-from sparring.models.allocator import return_large_blocks
 from sparring.models.precision import resolve_device
 from sparring.run_folders.recipe_files import find_code_folder
 from sparring.runtime import interrupts
+from sparring.runtime.allocator import return_large_blocks
 from sparring.training.learner import TorchLearner
 from sparring.training.rank import RankLearner
 from sparring.training.server import learner_app

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from sparring.models.allocator import ZeroedMemory
 from sparring.models.policy import LoraSettings, Policy
 from sparring.models.recomputed import Recomputed
 from sparring.models.small import small_model
+from sparring.models.zeroed_memory import ZeroedMemory
 from tests.models.test_small import TALK
 
 

@@ -1,22 +1,23 @@
-"""Memory on the CPU: keep freed memory in the process, so that every step reuses the pages of the previous step, and return
-the memory of a cache that is empty."""
+"""The memory that C's malloc has freed: keep it in the process, so that every step reuses the pages of the previous step, or
+return it to the kernel."""
 
 from __future__ import annotations
 
 import ctypes
-import mmap
 import sys
-from collections.abc import Sequence
-from math import prod
-from typing import final
-
-import torch
-from torch import Tensor
+import threading
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -3, -4, -8
 """The parameters of glibc's mallopt(3)."""
 LARGE_BLOCK = 2**20
 """The least size in bytes of the blocks that `return_large_blocks` returns to the kernel."""
+_SECONDS = 10.0
+"""The delay of `return_freed_memory_soon`."""
+
+_is_kept = False
+"""Whether this process keeps freed memory."""
+_waiting = threading.Lock()
+"""Locked while `return_freed_memory_soon` waits."""
 
 
 def keep_freed_memory() -> None:
@@ -28,9 +29,11 @@ def keep_freed_memory() -> None:
     page. On two cores, this took a quarter of a training step, and much more on a kernel that is slow to provide pages
     (docs/notebook/speed.md).
     """
+    global _is_kept
     library = _glibc()
     if library is None:
         return
+    _is_kept = True
     library.malloc_trim(0)
     library.mallopt(M_MMAP_MAX, 0)
     library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
@@ -59,6 +62,21 @@ def return_freed_memory() -> None:
         library.malloc_trim(0)
 
 
+def return_freed_memory_soon() -> None:
+    """Call `return_freed_memory` in another thread in ten seconds, when what a large request needed is free. Do nothing if this
+    is already waiting, and in a process that keeps freed memory."""
+    if _is_kept or not _waiting.acquire(blocking=False):
+        return
+    timer = threading.Timer(_SECONDS, _return_waited)
+    timer.daemon = True
+    timer.start()
+
+
+def _return_waited() -> None:
+    _waiting.release()
+    return_freed_memory()
+
+
 def _glibc() -> ctypes.CDLL | None:
     if not sys.platform.startswith("linux"):
         return None
@@ -67,30 +85,3 @@ def _glibc() -> ctypes.CDLL | None:
         return library if library.mallopt and library.malloc_trim else None
     except (OSError, AttributeError):
         return None
-
-
-@final
-class ZeroedMemory:
-    """Tensors on the CPU that are zero at first, and take no memory until they are written. (`torch.zeros` writes every
-    page.)"""
-
-    def __init__(self, num_bytes: int) -> None:
-        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if sys.platform != "win32" else {}
-        self._pages = mmap.mmap(-1, max(1, num_bytes), **private)
-        self._bytes = torch.frombuffer(self._pages, dtype=torch.uint8)
-        self._used = 0
-
-    def take(self, size: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a tensor in the part that is not taken yet. Raises ValueError if this part is too small."""
-        begin, end = self._used, self._used + prod(size) * dtype.itemsize
-        if end > len(self._bytes):
-            raise ValueError(
-                f"a tensor of {end - begin} bytes does not fit into the {len(self._bytes) - begin} that are left"
-            )
-        self._used = end
-        return self._bytes[begin:end].view(dtype).view(tuple(size))
-
-    def clear(self) -> None:
-        """Return all pages to the kernel. On Linux, the tensors are zero again; elsewhere, nothing may change."""
-        if sys.platform.startswith("linux"):
-            self._pages.madvise(mmap.MADV_DONTNEED)
