@@ -134,7 +134,7 @@ class FunctionAgent:
         )
 
     async def _call(self, task: Task, session: SessionLike) -> RewardValue | AgentReport:
-        function = self._function
+        function: Any = self._function
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
             value = function(task, session)
         else:
