@@ -445,6 +445,13 @@ MODELS = [
 CHECKPOINTS = [
     Case("a folder that is no run", ("export", "toy", "out"), DATA, ("toy contains no run.toml", "sparring runs list")),
     Case(
+        "a recipe whose run has the same name",
+        ("diagnose", "toy"),
+        DATA,
+        ("toy contains no run.toml", "the run of this name is runs/toy"),
+        lambda: shutil.copytree("toy", "runs/toy") and Path("runs/toy/recipe.toml").rename("runs/toy/run.toml"),
+    ),
+    Case(
         "a recipe that was not trained", ("eval", "toy"), USAGE, ("a model of its own: train it", "engine.type=openai")
     ),
     Case("a run that is not there", ("export", "none", "out"), DATA, ("none does not exist", "sparring train")),

@@ -1,9 +1,10 @@
-"""Agents as functions: `async def play(task, session)`, which returns the reward or an AgentReport."""
+"""Agents as functions: `play(task, session)`, async or plain, which returns the reward or an AgentReport."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, final
@@ -16,11 +17,12 @@ from sparring.errors import InfrastructureError, RewardError, ServiceError, Usag
 from sparring.protocols import SessionLike
 from sparring.rewards.reports import check_report
 from sparring.rewards.rules import to_reward
+from sparring.runtime.threads import run_in_own_thread
 from sparring.types import AgentReport, Message, RewardValue, Task, ToolSchema, Turn
 
-PlayFunction: TypeAlias = Callable[[Task, SessionLike], Awaitable[RewardValue | AgentReport]]
-
-
+PlayFunction: TypeAlias = Callable[
+    [Task, SessionLike], Awaitable[RewardValue | AgentReport] | RewardValue | AgentReport
+]
 Enter: TypeAlias = Callable[[Any], EndpointLike]
 
 
@@ -62,15 +64,26 @@ class EpisodeSession:
 
     def client(self) -> Any:
         """Return an `openai.AsyncOpenAI` client for this episode. Raises ServiceError when openai is not installed."""
-        try:
-            openai = importlib.import_module("openai")
-        except ImportError as error:
-            raise ServiceError(
-                "session.client() needs the package openai, which is not installed. Run `pip install openai`, or use "
-                "session.chat()."
-            ) from error
+        openai = _import_openai()
         http_client = openai.DefaultAsyncHttpxClient(verify=_certificates())
         return openai.AsyncOpenAI(base_url=self.base_url, api_key=self.api_key, http_client=http_client)
+
+    def sync_client(self) -> Any:
+        """Return an `openai.OpenAI` client for this episode, for agents that are plain functions. Raises ServiceError when
+        openai is not installed."""
+        openai = _import_openai()
+        http_client = openai.DefaultHttpxClient(verify=_certificates())
+        return openai.OpenAI(base_url=self.base_url, api_key=self.api_key, http_client=http_client)
+
+
+def _import_openai() -> Any:
+    try:
+        return importlib.import_module("openai")
+    except ImportError as error:
+        raise ServiceError(
+            "The session's client needs the package openai, which is not installed. Run `pip install openai`, or use "
+            "session.chat()."
+        ) from error
 
 
 @functools.cache
@@ -83,7 +96,7 @@ def _certificates() -> ssl.SSLContext:
 @final
 class FunctionAgent:
     """An agent that calls a function to run an episode. The function returns the reward, or an AgentReport that also hands
-    over the state of its environment, the executed calls and artifacts."""
+    over the state of its environment, the executed calls and artifacts. A plain function runs in a thread of its own."""
 
     def __init__(self, function: PlayFunction, *, enter: Enter | None = None) -> None:
         """Create an agent. If `enter` is given, it opens a gateway endpoint for each session, and the function gets an
@@ -106,7 +119,7 @@ class FunctionAgent:
         neither a reward nor a valid AgentReport.
         """
         try:
-            value = await self._function(task, self._with_endpoint(session))
+            value = await self._call(task, self._with_endpoint(session))
         except (InfrastructureError, RewardError, UsageError):
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 (user code may raise anything; it ends its episode only)
@@ -120,11 +133,20 @@ class FunctionAgent:
             report, to_reward(report.reward, turn_ids=turn_ids, source=f"{source} reward") if is_graded else None
         )
 
+    async def _call(self, task: Task, session: SessionLike) -> RewardValue | AgentReport:
+        function: Any = self._function
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+            value = function(task, session)
+        else:
+            value = await run_in_own_thread(function, task, session)
+        # A plain function may wrap an async one, and then returns what has to be awaited.
+        return await value if inspect.isawaitable(value) else value
+
     def _with_endpoint(self, session: SessionLike) -> SessionLike:
         return session if self._enter is None else EpisodeSession(session, self._enter(session))
 
 
 def agent(function: PlayFunction) -> FunctionAgent:
-    """Make an agent from `async def play(task, session)`, which returns the episode's reward or an AgentReport. It can be
-    used as a decorator."""
+    """Make an agent from `play(task, session)`, which returns the episode's reward or an AgentReport. It can be used as a
+    decorator. A function that is not async runs in a thread of its own."""
     return FunctionAgent(function)

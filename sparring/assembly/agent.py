@@ -74,10 +74,10 @@ def load_agent(
     pushing: HttpAgent | None = None
     if section.function is not None:
         found = load_object(section.function, folder=recipe_dir)
-        if not isinstance(found, FunctionAgent) and not inspect.iscoroutinefunction(found):
+        if not isinstance(found, FunctionAgent) and (inspect.isclass(found) or not callable(found)):
             raise UsageError(
-                f"agent.function = {section.function!r} is {found!r}; write `async def play(task, session)`, which returns the "
-                "reward."
+                f"agent.function = {section.function!r} is {found!r}; write a function `play(task, session)`, async or not, "
+                "which returns the reward or an AgentReport."
             )
         function = found if isinstance(found, FunctionAgent) else FunctionAgent(found)
         agent: Agent = function.entering(gateway.register).play

@@ -22,7 +22,9 @@ def control(
     steps: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Supervised steps; by default warm_start.control_steps, or enough to take longer than RL did."
+            min=1,
+            help="Supervised steps; by default warm_start.control_steps, or as many as the warm start, and more if RL took "
+            "longer.",
         ),
     ] = None,
     as_json: Json = False,

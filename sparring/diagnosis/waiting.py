@@ -198,9 +198,10 @@ def _for_starved(config: Config, wait: _Wait) -> tuple[str, Mapping[str, Json]]:
             "Let rollouts continue while a step is learned (tokens at most a step old), or make the tools faster.",
             possible(config, {"rollout.max_steps_off_policy": 1}),
         )
+    client = " A client that each episode creates counts, too: use the session's." if config.agent.is_foreign else ""
     return (
         "Make the tools faster, or let them answer concurrently: rollouts are slower than learning, so "
-        "rollouts ahead of learning would save little.",
+        f"rollouts ahead of learning would save little.{client}",
         {},
     )
 

@@ -99,7 +99,8 @@ class Versions:
             more = f" A version is one of {', '.join(others)}." if others else ""
             raise ApiError(
                 404,
-                f"Model {model[:80]!r} is not served here; send model={self.name!r}, or {DEFAULT_NAMES[0]!r}.{more}",
+                f"Model {model[:80]!r} is not served here; send model={self.name!r} or one of "
+                f"{', '.join(map(repr, DEFAULT_NAMES))}.{more}",
                 code="model_not_found",
                 param="model",
             )

@@ -1,9 +1,12 @@
-"""Threads for work on long texts, apart from those of `asyncio.to_thread`."""
+"""Threads for work on long texts and for functions that block, apart from those of `asyncio.to_thread`."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -28,3 +31,32 @@ async def process_long_text(
         return await call
     finally:
         return_freed_memory_soon()
+
+
+async def run_in_own_thread(
+    function: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
+) -> Result:
+    """Return the function's result without blocking the event loop, or raise what it raises.
+
+    Each call has a thread of its own, so calls that wait for each other or for the event loop never lack one. A call that
+    is cancelled runs to its end, and its result is discarded. It does not keep the process alive.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(function(*arguments, **options))
+        except BaseException as error:  # noqa: BLE001 (the caller gets it)
+            errors.append(error)
+        with contextlib.suppress(RuntimeError):  # the event loop may be closed
+            loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(None))
+
+    context = contextvars.copy_context()
+    threading.Thread(target=lambda: context.run(run), name="sparring-call", daemon=True).start()
+    await ended
+    if errors:
+        raise errors[0]
+    return results[0]

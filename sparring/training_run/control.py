@@ -143,7 +143,7 @@ async def _continue(
     conversations = load_demonstrations(parts, section.num_demonstrations, section.demonstrations)
     parts.learner.load_weights(load_checkpoint_weights(folder.checkpoints / WARM_START, parts.policy))
     if steps is None:
-        with console.phase("control: how long a supervised step takes"):
+        with console.phase("control: timing supervised steps"):
             each = await _seconds_of_step(parts, conversations, section, parts.config.run.seed)
         steps = max(section.steps, math.ceil(SPARE * rl_seconds / each))
         _refuse_shorter(folder, steps)

@@ -1,6 +1,7 @@
 """Agents written as functions."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -61,3 +62,60 @@ def test_outages_and_values_that_are_no_reward_are_raised() -> None:
     task = Task(id="t2", messages=(), fields={"reward": None})
     with pytest.raises(RewardError, match="Agent 'twice' in session scripted: its reward is None"):
         asyncio.run(twice.play(task, ScriptedSession(answer("a"), answer("b"))))
+
+
+def test_plain_functions_run_in_threads_of_their_own_all_at_once() -> None:
+    num_episodes = 40  # more than the threads of asyncio.to_thread
+    together = threading.Barrier(num_episodes)
+
+    def play(task: Task, session: SessionLike) -> float:
+        together.wait(timeout=30)
+        return 0.5
+
+    async def run() -> list[Any]:
+        return await asyncio.gather(*(agent(play).play(TASK, ScriptedSession()) for _ in range(num_episodes)))
+
+    assert [result.reward.total for result in asyncio.run(run())] == [0.5] * num_episodes
+
+
+def test_what_a_plain_function_raises_is_treated_like_the_error_of_an_async_one() -> None:
+    def fail(task: Task, session: SessionLike) -> float:
+        raise task.fields["error"]
+
+    for error in (ValueError("no database"), SystemExit(3), StopIteration()):
+        with pytest.raises(AgentFailed, match="This was before the policy's first"):
+            asyncio.run(agent(fail).play(Task(id="t2", messages=(), fields={"error": error}), ScriptedSession()))
+    task = Task(id="t3", messages=(), fields={"error": InfrastructureError("down")})
+    with pytest.raises(InfrastructureError):
+        asyncio.run(agent(fail).play(task, ScriptedSession()))
+
+
+def test_a_plain_function_that_wraps_an_async_one_is_awaited() -> None:
+    async def ask(session: SessionLike) -> float:
+        return float((await session.chat(TASK.messages))["content"])
+
+    result = asyncio.run(agent(lambda task, session: ask(session)).play(TASK, ScriptedSession(answer("0.5"))))
+    assert result.reward is not None
+    assert result.reward.total == 0.5
+
+
+def test_a_cancelled_episode_does_not_wait_for_its_plain_function() -> None:
+    began, released, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def play(task: Task, session: SessionLike) -> float:
+        began.set()
+        released.wait(30)
+        ended.set()
+        return 1.0
+
+    async def run() -> None:
+        playing = asyncio.ensure_future(agent(play).play(TASK, ScriptedSession()))
+        assert await asyncio.to_thread(began.wait, 30)
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+
+    asyncio.run(run())
+    assert not ended.is_set()
+    released.set()
+    assert ended.wait(30)

@@ -69,7 +69,17 @@ def test_an_agent_that_blocks_the_event_loop_is_interrupted_and_named(tmp_path: 
     report = check_recipe(folder, Options(families=("agent",), minutes=0.5))
     named = [one for one in report.findings if one.rule == planted.rule and planted.message in one.symptom]
     assert [one.severity for one in named] == [planted.severity], report
-    assert "AsyncOpenAI" in named[0].change
+    assert "`def play` without async" in named[0].change
+
+
+def test_the_agent_that_blocks_is_not_accused_as_a_plain_function(tmp_path: Path) -> None:
+    (planted,) = (one for one in PLANTED if one.name in HANGS)
+    folder = write_desk(planted, tmp_path)
+    source = (folder / "agent.py").read_text("utf-8")
+    (folder / "agent.py").write_text(source.replace("async def play", "def play"), "utf-8")
+    verdicts = run_rules([{"folder": str(folder), "rule": rule, "options": {}} for rule in RULES])
+    assert {one["state"] for one in verdicts} == {"decided"}, verdicts
+    assert [one for verdict in verdicts for one in verdict["findings"]] == []
 
 
 def test_the_clean_agent_is_not_accused() -> None:

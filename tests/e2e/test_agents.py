@@ -38,6 +38,7 @@ async def play(task, session):
             messages += answered(choice.message.tool_calls, task.fields["links"])
     return float(messages[-1].get("content") == f"ans {{task.fields['answer']}}")
 '''
+BLOCKING = FUNCTION.replace("async ", "").replace("await ", "").replace("session.client()", "session.sync_client()")
 PROGRAM = f"""
 import json, sys, openai
 {LOOP}
@@ -89,6 +90,7 @@ def recipe(tmp_path: Path) -> Path:
         text[:begin] + text[end:].replace("num_demonstrations = 4096", "num_demonstrations = 64")
     )
     (folder / "function.py").write_text(FUNCTION)
+    (folder / "blocking.py").write_text(BLOCKING)
     (folder / "program.py").write_text(PROGRAM)
     (folder / "pulled.py").write_text(PULLED)
     return folder / "recipe.toml"
@@ -113,8 +115,9 @@ def train(recipe: Path, *overrides: str) -> tuple[list[dict], Ledger]:
     return [row for row in rows if "rollout/reward/mean" in row], Ledger(result.run / "ledger.sqlite")
 
 
-def test_a_function_agent_trains_through_its_own_client(recipe: Path) -> None:
-    rows, ledger = train(recipe, "agent.function=function:play", "agent.max_turns=5")
+@pytest.mark.parametrize("module", ["function", "blocking"])
+def test_a_function_agent_trains_through_its_own_client(recipe: Path, module: str) -> None:
+    rows, ledger = train(recipe, f"agent.function={module}:play", "agent.max_turns=5")
     with ledger:
         assert ledger.verify() == []
         assert ledger.counts()["trained"] == 8

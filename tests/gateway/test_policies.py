@@ -101,12 +101,17 @@ def test_the_clients_of_all_episodes_load_the_certificates_once(monkeypatch: pyt
             await client.chat.completions.create(model="any", messages=list(task.messages))
         return 1.0
 
+    def play_blocking(task: Task, session: Any) -> float:
+        with session.sync_client() as client:
+            client.chat.completions.create(model="any", messages=list(task.messages))
+        return 1.0
+
     async def run() -> list[Any]:
         async with Gateway() as gateway:
-            playing = FunctionAgent(play).entering(gateway.register)
-            return [await playing.play(TASK, session(["what?"])) for _ in range(3)]
+            agents = [FunctionAgent(one).entering(gateway.register) for one in (play, play_blocking)]
+            return [await one.play(TASK, session(["what?"])) for one in 2 * agents]
 
-    assert [result.reward.total for result in asyncio.run(run())] == [1.0, 1.0, 1.0]
+    assert [result.reward.total for result in asyncio.run(run())] == [1.0, 1.0, 1.0, 1.0]
     assert len(loaded) <= 1
 
 

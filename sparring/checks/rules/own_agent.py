@@ -30,8 +30,8 @@ async def runs(subject: Subject) -> Iterable[Finding]:
 
     A scripted policy calls every tool that the agent offers and then answers, and another one repeats a call for ever. An
     agent that raises, hangs, never calls the policy, or calls another address cannot be trained. An `async` function that
-    blocks, for example with the synchronous client of OpenAI, stops all episodes: use `AsyncOpenAI`, or
-    `asyncio.to_thread`.
+    blocks, for example with the synchronous client of OpenAI, stops all episodes: write a plain function, which runs in a
+    thread, or use `AsyncOpenAI`.
     """
     episodes = await explore_all(subject, needs="nothing")
     if not any(one.is_failure_of_agent for one in episodes):
@@ -43,7 +43,8 @@ async def runs(subject: Subject) -> Iterable[Finding]:
         first = failed[0]
         hangs = _HANGS in str(first.failure) and get_own_agent(subject).code is not None
         change = (
-            "Do not block in an async function: use AsyncOpenAI or asyncio.to_thread, and give every wait a time limit."
+            "Do not block in an async function: write `def play` without async, which runs in a thread, or use AsyncOpenAI. "
+            "Give every wait a time limit."
             if hangs
             else "Correct the agent until an episode with any answers of the policy ends by itself."
         )

@@ -92,7 +92,8 @@ class AgentSection(Section):
 
     function: str | None = Field(
         default=None,
-        description="`module:function` of an agent, `async def play(task, session)`, which returns the reward or an AgentReport.",
+        description="`module:function` of an agent, `play(task, session)`, async or plain, which returns the reward or an "
+        "AgentReport.",
     )
     command: tuple[str, ...] | None = Field(
         default=None, strict=False, min_length=1, description="Program with its arguments, started for every episode."

@@ -317,7 +317,7 @@ class WarmStartSection(Section):
         default=None,
         ge=1,
         description="Steps by which `sparring control` continues the warm start, at a rate that falls to 0. None: "
-        "enough steps to take longer than RL did.",
+        "at least `steps` steps, and enough to take longer than RL did.",
     )
 
 
