@@ -108,8 +108,8 @@ def _show(path: Path, found: Found, *, is_sure: bool) -> None:
         say(f"{path}: no episode matches")
         return
     rows: list[list[object]] = []
-    rows += [[str(file.relative_to(path)), num] for file, num in found.files.items()]
-    rows += [[f"{one.relative_to(path)} (deleted as a whole)", ""] for one in found.derived]
+    rows.extend([str(file.relative_to(path)), num] for file, num in found.files.items())
+    rows.extend([f"{one.relative_to(path)} (deleted as a whole)", ""] for one in found.derived)
     if len(rows) > MOST_SHOWN:
         more: list[object] = [f"... and {len(rows) - MOST_SHOWN} more (--json lists all)", ""]
         rows[MOST_SHOWN:] = [more]

@@ -1,4 +1,4 @@
-"""Erases what rollouts said. The rows stay, with zeros in place of tokens, so that every rollout is still accounted for."""
+"""Erases the content of rollouts. The rows stay, with zeros in place of tokens, so that every rollout is still accounted for."""
 
 from __future__ import annotations
 
