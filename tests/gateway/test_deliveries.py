@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import itertools
 import json
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +19,9 @@ from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.errors import PolicyTimeout, ServiceError
 from sparring.gateway import EpisodeEndpoints
 from sparring.gateway.app import create_app
+from sparring.gateway.delivery import Delivery
 from sparring.gateway.dialects import ChatCompletions
+from sparring.gateway.endpoints import NUM_EPISODES
 from sparring.ledger import Ledger
 from sparring.sessions import AnySession, EpisodeIdentity, MessageSession, Session
 from sparring.types import Sampling
@@ -311,3 +316,65 @@ def test_a_turn_of_another_policy_of_the_episode_counts_once_it_is_received_too(
         ledger.close()
 
     asyncio.run(run())
+
+
+class Large:
+    """Stands for the messages of a request."""
+
+
+@pytest.mark.parametrize("how", ["fails", "is cancelled", "is answered"])
+def test_a_delivery_does_not_keep_its_request(how: str) -> None:
+    async def run() -> None:
+        seen: list[weakref.ref[Large]] = []
+        is_sampling = asyncio.Event()
+
+        async def sample(_on_token: Any) -> Any:
+            large = Large()
+            seen.append(weakref.ref(large))
+            is_sampling.set()
+            if how == "fails":
+                raise PolicyTimeout("too late")
+            if how == "is cancelled":
+                await asyncio.sleep(60)
+            return []
+
+        chat_session, _ = open_session(running_ledger("r"))
+        delivery = Delivery(chat_session, sample, id="a", on_arrived=lambda _: None)
+        with contextlib.suppress(PolicyTimeout):
+            async with delivery:
+                await is_sampling.wait()
+                if how != "is cancelled":
+                    await delivery.turns()
+        del sample
+        assert delivery.is_alive == (how == "is answered")
+        assert seen[0]() is None
+
+    gc.disable()
+    try:
+        asyncio.run(run())
+    finally:
+        gc.enable()
+
+
+def test_a_closed_episode_is_freed_without_a_collection() -> None:
+    async def run() -> None:
+        endpoints = EpisodeEndpoints("policy")
+        ledger = running_ledger("r")
+        chat_session, _ = open_session(ledger)
+        app, key = create_app(endpoints), endpoints.register(chat_session)
+        async with chat_session:
+            exchange = Exchange(app, "chat", asked("chat", [USER], stream=False), key, is_retry=False)
+            await asyncio.wait([exchange.task])
+            assert exchange.is_whole
+        freed = weakref.ref(chat_session)
+        del chat_session, exchange
+        for _ in range(NUM_EPISODES):
+            endpoints.register(open_session(ledger)[0])
+        await asyncio.sleep(0)
+        assert freed() is None
+
+    gc.disable()
+    try:
+        asyncio.run(run())
+    finally:
+        gc.enable()
