@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,9 @@ from typer.testing import CliRunner, Result
 from sparring.cli import app
 from sparring.ledger import Ledger
 from sparring.trainer import MultiTurnRLTrainer
+from sparring.training import warm_start
 from sparring.training.learner import AdamWState
+from sparring.training_run import control
 
 ROOT = Path(__file__).parents[1]
 SMALL = (
@@ -103,6 +106,28 @@ def test_without_a_number_it_lasts_longer_than_rl_did(run: Path) -> None:
     assert made.exit_code == 0, made.output
     control = json.loads(made.stdout)
     assert control["steps"] >= 2
+    assert control["seconds"] >= control["rl_seconds"]
+
+
+def test_without_a_number_it_lasts_longer_than_rl_on_a_machine_that_becomes_faster(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run / "run.toml").write_text((run / "run.toml").read_text().replace("control_steps = 800\n", ""))
+    step, slow = warm_start._supervised_step, iter(range(8))
+
+    def take(*arguments: Any) -> dict[str, float]:
+        if next(slow, None) is not None:
+            time.sleep(0.4)
+        return step(*arguments)
+
+    monkeypatch.setattr(warm_start, "_supervised_step", take)
+    monkeypatch.setattr(control, "training_seconds", lambda _: 5.0)
+    made = sparring("control", str(run), "--json")
+    assert made.exit_code == 0, made.output
+    found = json.loads(made.stdout)
+    assert found["seconds"] >= found["rl_seconds"] == 5.0
+    assert len(found["validated"]) == 1 + control.NUM_POINTS
+    assert list(found["validated"])[-1] == str(found["steps"])
 
 
 def test_an_evaluation_that_names_it_makes_it_once(run: Path) -> None:

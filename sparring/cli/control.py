@@ -52,4 +52,7 @@ def show_control(made: Control) -> None:
         rows,
     )
     if made.seconds < made.rl_seconds:
-        say("note: this took less time than RL, so the comparison favors RL; give more --steps")
+        say(
+            "note: this took less time than RL, so the comparison favors RL; leave out --steps and warm_start.control_steps, and "
+            "the control takes as many steps as it needs"
+        )

@@ -40,6 +40,15 @@ Reads = Annotated[
     list[str] | None, typer.Option(metavar="TOOL", help="With --from-traces: this tool only reads; may be repeated.")
 ]
 
+SplitBy = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ARGUMENT",
+        help="With --from-traces: splits share no value of this argument of calls, and may share those of others; may be "
+        "repeated. By default, of all arguments that identify what a task is about.",
+    ),
+]
+
 
 @app.command()
 @report_failures
@@ -60,6 +69,7 @@ def init(
     good_at_least: GoodAtLeast = 0.5,
     writes: Writes = None,
     reads: Reads = None,
+    split_by: SplitBy = None,
     as_json: Json = False,
 ) -> None:
     """Write a recipe that runs, as a starting point: a small example, or from logged conversations."""
@@ -73,7 +83,9 @@ def init(
         raise UsageError(f"{folder} exists and is not empty; specify a new folder.")
     if from_traces is not None:
         marking = Marking(at_least=good_at_least) if good_field is None else Marking((good_field,), good_at_least)
-        decisions = Decisions(model=SCRATCH if is_scratch else starter, writing=writes or (), reading=reads or ())
+        decisions = Decisions(
+            model=SCRATCH if is_scratch else starter, writing=writes or (), reading=reads or (), apart=split_by or ()
+        )
         traces = read_traces(from_traces, marking)
         if good_field is not None:
             traces.require_marks(good_field)

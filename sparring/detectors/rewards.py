@@ -169,7 +169,8 @@ def below_training(history: History) -> Iterable[Finding]:
             "validation_temperature": last.validation[0].temperature,
             "training_temperature": trained[0].digest.temperature,
         },
-        change="Train on more tasks or for fewer epochs, so that the policy cannot memorize them.",
+        change="Train on more tasks or for fewer epochs, so that the policy cannot memorize them. If the first validation "
+        "already had this gap, compare the splits: training needs the kinds of tasks and the values that validation has.",
         confirm="At the same temperature, the two mean rewards differ by less than 20 %.",
         step=history.last_step,
         trajectories=named(sorted(played, key=lambda one: one.digest.reward)),

@@ -59,7 +59,16 @@ def _tasks(made: Written) -> Iterator[str]:
     apart = (
         f"{shared} values of arguments are in several splits" if shared else "no argument of a call is in two splits"
     )
-    yield f"tasks: {splits}; {apart}"
+    closed = made.selection.closed_arguments
+    few = f", except for {', '.join(closed)}, which have few values or were not named" if closed else ""
+    yield f"tasks: {splits}; {apart}{few}"
+    empty = [name for name, members in made.selection.splits.items() if not members]
+    if empty:
+        yield (
+            f"warning: no task is left for {' and '.join(empty)}, because too many tasks share a value. `sparring control` needs "
+            "validation tasks, and `sparring eval` held-out tasks. Name the argument that identifies what a task is about with "
+            "--split-by"
+        )
     if made.selection.num_contradicted:
         yield (
             f"{made.selection.num_contradicted} tasks have good conversations with different answers; the first counts as right"

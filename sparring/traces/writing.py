@@ -33,6 +33,8 @@ class Decisions:
     """None for the default model of `sparring init`."""
     writing: Sequence[str] = ()
     reading: Sequence[str] = ()
+    apart: Sequence[str] = ()
+    """The arguments of which no value may be in two splits; empty for all arguments that identify what a task is about."""
     seed: int = 0
 
 
@@ -68,6 +70,7 @@ class Written:
             "likely_marks": dict(self.traces.likely_marks),
             "tasks": {name: len(members) for name, members in self.selection.splits.items()},
             "shared_entities": sorted(self.selection.shared_entities)[:100],
+            "closed_arguments": list(self.selection.closed_arguments),
             "contradicted_tasks": self.selection.num_contradicted,
             "calls": {
                 "all": self.replay.num_calls, "answered_in_every_task": self.replay.num_shared,
@@ -86,14 +89,14 @@ def write_recipe(traces: Traces, folder: Path, decisions: Decisions) -> Written:
     """Write a recipe into a new folder.
 
     Raises DataError if the log has no usable conversation, ServiceError without the library for tool schemas, and
-    UsageError if a name of a tool is unknown or the folder cannot be written.
+    UsageError if a name of a tool or argument is unknown or the folder cannot be written.
     """
     traces = _with_usable_schemas(traces)
     tools = find_tools(traces.conversations, writing=decisions.writing, reading=decisions.reading)
     for name in (*decisions.writing, *decisions.reading):
         if name not in tools:
             raise UsageError(f"no tool of the log is named {name!r}; its tools are {', '.join(tools) or 'none'}.")
-    selection = select_tasks(traces.conversations, tools, seed=decisions.seed)
+    selection = select_tasks(traces.conversations, tools, apart=decisions.apart, seed=decisions.seed)
     if not selection.splits["train"]:
         reasons = "".join(
             f"\n  {count}: {reason}" for reason, count in {**traces.left_out, **selection.left_out}.items()

@@ -6,11 +6,11 @@ show this gain, because more imitation learning alone might have reached the sam
 
 from __future__ import annotations
 
-import math
+import asyncio
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 from sparring.assembly import (
@@ -33,17 +33,16 @@ from sparring.runtime import event_loop, interrupts
 from sparring.runtime.json_values import parse_json
 from sparring.tracking import Console
 from sparring.training import checkpoints
-from sparring.training.schedule import learning_rate
-from sparring.training.warm_start import Conversation, run_supervised_steps
+from sparring.training.warm_start import run_supervised_steps
 from sparring.training_run.loading import LoadedRun, RunLoader
 from sparring.types import Sampling
 
 NUM_POINTS = 4
 """The number of validation runs of the control, evenly spaced."""
-NUM_TIMED = 5
-"""The number of steps that are timed to estimate the seconds per step; the first does not count."""
 SPARE = 1.1
 """The control's wall time as a multiple of RL's wall time, if it determines the number of steps."""
+NUM_TICKS = 100
+"""The number of parts in which progress is shown if the number of steps is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +71,12 @@ def continue_warm_start(
 
     The call blocks. The optimizer is new, and the learning rate falls from `warm_start.learning_rate` to 0. Success is
     validated at the recipe's serving temperature. If `steps` is None, the recipe's `warm_start.control_steps` applies.
-    If that is not set either, the control takes enough steps to train longer than RL did. From then on, `sparring eval`
-    and MultiTurnRLEvaluator evaluate the control in addition to the other policies. `overrides` change the run's
-    recipe.
+    If that is not set either, the control takes supervised steps until it has trained longer than RL did. From then on,
+    `sparring eval` and MultiTurnRLEvaluator evaluate the control in addition to the other policies. `overrides` change
+    the run's recipe.
 
     If the training of a control is interrupted, it starts again from the warm start, because its learning rate depends
-    on the number of steps. The run keeps its earlier control until the new one is complete.
+    on the steps and the time that are left. The run keeps its earlier control until the new one is complete.
 
     Raises UsageError if the run has no warm start, if the recipe differs from the trained one, or if a control with
     more steps exists. Raises DataError if the warm start's checkpoint is missing or damaged.
@@ -120,18 +119,49 @@ def _describe_interruption(folder: RunFolder) -> str:
     return f"the control was stopped before its last step, so {earlier}; run the command again to start from the warm start"
 
 
+def _steps_made(folder: RunFolder) -> int:
+    """Return the steps of the run's control, or 0 without a control whose files can be read."""
+    try:
+        return int(parse_json((folder.controls / CONTINUED / "state.json").read_text("utf-8"))["steps"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0
+
+
 def _refuse_shorter(folder: RunFolder, steps: int | None) -> None:
     """Raise UsageError if a control with more steps would be lost. A control with unreadable files may be replaced."""
-    path = folder.controls / CONTINUED
-    try:
-        made = int(parse_json((path / "state.json").read_text("utf-8"))["steps"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return
+    made = _steps_made(folder)
     if steps is not None and steps < made:
         raise UsageError(
-            f"{path} is a control of {made} steps, and a shorter control of {steps} steps would replace it; give --steps "
-            f"{made} or more, or delete that folder first."
+            f"{folder.controls / CONTINUED} is a control of {made} steps, and a shorter control of {steps} steps would replace "
+            f"it; give --steps {made} or more, or delete that folder first."
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Length:
+    """How long a control is: this many steps, or at least this many steps and seconds."""
+
+    steps: int
+    seconds: float = 0.0
+
+    def share(self, step: int, seconds: float) -> float:
+        """Return the share that is done after these steps and seconds. It is 1 or more at the end."""
+        return min(step / self.steps, seconds / self.seconds) if self.seconds else step / self.steps
+
+
+class _Stopwatch:
+    """Measure the time of the supervised steps, without validation."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def return_to(self, seconds: float) -> None:
+        """Leave out the time since the stopwatch showed these seconds."""
+        self._start = time.monotonic() - seconds
 
 
 async def _continue(
@@ -142,59 +172,49 @@ async def _continue(
     rl_seconds = training_seconds(folder.path / "metrics.jsonl")
     conversations = load_demonstrations(parts, section.num_demonstrations, section.demonstrations)
     parts.learner.load_weights(load_checkpoint_weights(folder.checkpoints / WARM_START, parts.policy))
-    if steps is None:
-        with console.phase("control: timing supervised steps"):
-            each = await _seconds_of_step(parts, conversations, section, parts.config.run.seed)
-        steps = max(section.steps, math.ceil(SPARE * rl_seconds / each))
-        _refuse_shorter(folder, steps)
-        parts.learner.load_weights(load_checkpoint_weights(folder.checkpoints / WARM_START, parts.policy))
     parts.learner.reset_optimizer()
-    rate = partial(learning_rate, peak=section.learning_rate, schedule="linear", warmup_steps=0, max_steps=steps)
-    points = sorted({max(1, round(steps * part / NUM_POINTS)) for part in range(1, NUM_POINTS + 1)})
+    # The time counts, and not an estimate of the steps, because other programs may slow the machine at any time.
+    length = (
+        _Length(steps=max(section.steps, _steps_made(folder)), seconds=SPARE * rl_seconds)
+        if steps is None
+        else _Length(steps=steps)
+    )
     start = await _validate(loaded, 0)
     scores = {0: start.success.mean}
-    best, kept, fingerprint, seconds = 0, parts.learner.export_state(), start.fingerprint, 0.0
-    with console.steps("control: the warm start continued", steps) as progress:
-        start_time = time.monotonic()
+    best, kept, fingerprint = 0, parts.learner.export_state(), start.fingerprint
+    watch, stop, ticks = _Stopwatch(), asyncio.Event(), steps or NUM_TICKS
+    unit = "" if steps else " (%)"
+    step, seconds, shown = 0, 0.0, 0
+    with console.steps(f"control: the warm start continued{unit}", ticks) as progress:
         async for step, metrics in run_supervised_steps(
             parts.learner,
             conversations,
-            steps=steps,
+            steps=sys.maxsize,
             batch_size=section.batch_size,
-            learning_rate=rate,
+            learning_rate=lambda one: section.learning_rate * max(0.0, 1 - length.share(one - 1, watch.seconds)),
             seed=parts.config.run.seed + 1,
+            stop=stop,
         ):
-            progress(metrics)
-            if step in points:
-                seconds += time.monotonic() - start_time
-                validated = await _validate(loaded, step)
-                scores[step] = validated.success.mean
-                if scores[step] >= scores[best]:
-                    best, kept, fingerprint = step, parts.learner.export_state(), validated.fingerprint
-                start_time = time.monotonic()
+            seconds = watch.seconds
+            share = length.share(step, seconds)
+            for _ in range(min(ticks, round(share * ticks)) - shown):
+                progress(metrics)
+                shown += 1
+            if share < len(scores) / NUM_POINTS:
+                continue
+            validated = await _validate(loaded, step)
+            watch.return_to(seconds)
+            scores[step] = validated.success.mean
+            if scores[step] >= scores[best]:
+                best, kept, fingerprint = step, parts.learner.export_state(), validated.fingerprint
+            if share >= 1:
+                stop.set()
     control = Control(
-        steps=steps, seconds=seconds, rl_seconds=rl_seconds, validated=scores, best_step=best, fingerprint=fingerprint
+        steps=step, seconds=seconds, rl_seconds=rl_seconds, validated=scores, best_step=best, fingerprint=fingerprint
     )
     # Saved together with the weights, so that a crash leaves an earlier control intact.
     checkpoints.save(folder.controls, CONTINUED, kept, {"step": 0, **asdict(control)})
     return control
-
-
-async def _seconds_of_step(
-    parts: TrainingParts, conversations: list[Conversation], section: WarmStartSection, seed: int
-) -> float:
-    start_time = 0.0
-    async for step, _ in run_supervised_steps(
-        parts.learner,
-        conversations,
-        steps=NUM_TIMED,
-        batch_size=section.batch_size,
-        learning_rate=lambda _: 0.0,
-        seed=seed,
-    ):
-        if step == 1:
-            start_time = time.monotonic()
-    return (time.monotonic() - start_time) / (NUM_TIMED - 1)
 
 
 async def _validate(loaded: LoadedRun[TrainingParts], step: int) -> Evaluation:

@@ -200,6 +200,7 @@ def test_validation_tasks_that_earn_much_less_than_training_tasks_are_reported()
     )
     (reported,) = findings(learned_by_heart, "evaluation.below_training")
     assert reported.severity is Severity.WARNING
+    assert "compare the splits" in reported.change
     assert reported.evidence["validation_return"] < 0.8 * reported.evidence["training_return"]
     assert reported.evidence["validation_temperature"] == reported.evidence["training_temperature"] == 1.0
     assert findings(played([right(0.5), wrong(0.5)], outcome, validates=True), "evaluation.below_training") == []
