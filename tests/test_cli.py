@@ -116,6 +116,7 @@ def test_a_run_is_trained_shown_evaluated_resumed_and_exported(capsys: pytest.Ca
 
     RunFolder(Path("runs/one")).set_status("stopped")
     _report_training(read_result(RunFolder(Path("runs/one"))), as_json=False)
+    assert capsys.readouterr().out.splitlines()[-2:] == [
         "to continue it: sparring train --resume runs/one",
         "next: sparring control runs/one, then sparring eval runs/one",
     ]
