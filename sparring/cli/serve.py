@@ -40,6 +40,21 @@ AdaptersFolder = Annotated[
 ]
 
 
+CheckpointsFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoints", metavar="FOLDER", help="With --tinker: folder for checkpoints; by default tinker-runs."
+    ),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="With --tinker: the name by which clients call the model; by default MODEL."),
+]
+SequenceLength = Annotated[
+    int | None, typer.Option(min=2, help="With --tinker: most tokens of a prompt and its answer; by default 4096.")
+]
+
+
 class _Engine(StrEnum):
     TORCH = "torch"
     VLLM = "vllm"
@@ -75,13 +90,33 @@ def serve(
     vllm_url: Addresses = None,
     vllm_key_env: KeyVariable = None,
     adapters_dir: AdaptersFolder = None,
+    tinker: Annotated[
+        bool, typer.Option("--tinker", help="Answer Tinker's clients instead, which train adapters of the model.")
+    ] = False,
+    checkpoints: CheckpointsFolder = None,
+    model_name: ModelName = None,
+    max_sequence_length: SequenceLength = None,
     as_json: Json = False,
 ) -> None:
-    """Answer OpenAI chat requests with a base or tuned model, until Ctrl-C.
+    """Answer OpenAI chat requests with a base or tuned model, until Ctrl-C. With --tinker, train it for Tinker's clients.
 
     Clients send a key of --keys, or else the key in SPARRING_API_KEY, or else one that is made and printed at the start.
     With a key of the scope admin, or that in SPARRING_ADMIN_KEY, an operator can change the versions that answer.
     """
+    _check_tinker_options(
+        is_tinker=tinker,
+        own={
+            "--checkpoints": checkpoints,
+            "--model-name": model_name,
+            "--max-sequence-length": max_sequence_length,
+        },
+        others={
+            "--canary": canary,
+            "--max-tokens": max_tokens,
+            "--temperature": temperature,
+            "--engine": engine is not _Engine.TORCH,
+        },
+    )
     options = {
         "--num-servers": num_servers,
         "--vllm-url": vllm_url,
@@ -99,6 +134,9 @@ def serve(
         keys=keys,
         audit_log=audit_log,
     )
+    if tinker:
+        _serve_tinker(model, checkpoints, model_name, max_sequence_length, access=access, as_json=as_json)
+        return
     shares, served = _read_shares(canary or []), _find_served(model)
     from sparring.serving import serve as serving
 
@@ -117,6 +155,49 @@ def serve(
         )
     except KeyboardInterrupt:
         note("stopped")
+
+
+def _serve_tinker(
+    model: str,
+    checkpoints: Path | None,
+    model_name: str | None,
+    max_sequence_length: int | None,
+    *,
+    access: Access,
+    as_json: bool,
+) -> None:
+    from sparring.serving.tinker.server import TinkerOptions, serve_tinker
+
+    options = TinkerOptions(
+        checkpoints=checkpoints or Path("tinker-runs"),
+        model_name=model_name,
+        max_sequence_length=max_sequence_length or 4096,
+    )
+
+    def ready(base_url: str, name: str) -> None:
+        key = access.api_key or "any"
+        if as_json:
+            print_json({"base_url": base_url, "model": name, **_new_key(access)})
+            return
+        say(f"{name} is trained at {base_url}; Ctrl-C stops it")
+        say(_describe_key(access))
+        say("clients of the tinker package read the address and the key, with tml- before it, from the environment:")
+        shown = key if access.is_new_key or access.api_key is None else "KEY"
+        say(f"  export TINKER_BASE_URL={base_url} TINKER_API_KEY=tml-{shown}")
+
+    try:
+        serve_tinker(model, options, access=access, on_ready=ready)
+    except KeyboardInterrupt:
+        note("stopped")
+
+
+def _check_tinker_options(*, is_tinker: bool, own: Mapping[str, Any], others: Mapping[str, Any]) -> None:
+    """Raise UsageError if options of one kind of server are given to the other."""
+    given = [name for name, value in (others if is_tinker else own).items() if value not in (None, False)]
+    if given and is_tinker:
+        raise UsageError(f"{', '.join(given)} is for OpenAI clients; remove it, or remove --tinker.")
+    if given:
+        raise UsageError(f"{', '.join(given)} is for Tinker's clients; add --tinker, or remove it.")
 
 
 def _report_ready(access: Access, as_json: bool, base_url: str, served_name: str) -> None:
