@@ -55,6 +55,12 @@ SequenceLength = Annotated[
 ]
 
 
+class _Precision(StrEnum):
+    AUTO = "auto"
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
 class _Engine(StrEnum):
     TORCH = "torch"
     VLLM = "vllm"
@@ -96,6 +102,9 @@ def serve(
     checkpoints: CheckpointsFolder = None,
     model_name: ModelName = None,
     max_sequence_length: SequenceLength = None,
+    precision: Annotated[
+        _Precision | None, typer.Option(help="With --tinker: format of the model's numbers; by default for the device.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Answer OpenAI chat requests with a base or tuned model, until Ctrl-C. With --tinker, train it for Tinker's clients.
@@ -109,6 +118,7 @@ def serve(
             "--checkpoints": checkpoints,
             "--model-name": model_name,
             "--max-sequence-length": max_sequence_length,
+            "--precision": precision,
         },
         others={
             "--canary": canary,
@@ -135,7 +145,13 @@ def serve(
         audit_log=audit_log,
     )
     if tinker:
-        _serve_tinker(model, checkpoints, model_name, max_sequence_length, access=access, as_json=as_json)
+        options = {
+            "checkpoints": checkpoints or Path("tinker-runs"),
+            "model_name": model_name,
+            "max_sequence_length": max_sequence_length or 4096,
+            "precision": precision or "auto",
+        }
+        _serve_tinker(model, options, access=access, as_json=as_json)
         return
     shares, served = _read_shares(canary or []), _find_served(model)
     from sparring.serving import serve as serving
@@ -157,22 +173,9 @@ def serve(
         note("stopped")
 
 
-def _serve_tinker(
-    model: str,
-    checkpoints: Path | None,
-    model_name: str | None,
-    max_sequence_length: int | None,
-    *,
-    access: Access,
-    as_json: bool,
-) -> None:
+def _serve_tinker(model: str, options: Mapping[str, Any], *, access: Access, as_json: bool) -> None:
+    """Serve Tinker's clients until Ctrl-C. `options` are those of `TinkerOptions`."""
     from sparring.serving.tinker.server import TinkerOptions, serve_tinker
-
-    options = TinkerOptions(
-        checkpoints=checkpoints or Path("tinker-runs"),
-        model_name=model_name,
-        max_sequence_length=max_sequence_length or 4096,
-    )
 
     def ready(base_url: str, name: str) -> None:
         key = access.api_key or "any"
@@ -186,7 +189,7 @@ def _serve_tinker(
         say(f"  export TINKER_BASE_URL={base_url} TINKER_API_KEY=tml-{shown}")
 
     try:
-        serve_tinker(model, options, access=access, on_ready=ready)
+        serve_tinker(model, TinkerOptions(**options), access=access, on_ready=ready)
     except KeyboardInterrupt:
         note("stopped")
 

@@ -467,6 +467,8 @@ def _adapt_model(model: Any, config: LoraConfig, seed: int) -> Any:
     with torch.random.fork_rng(), warnings.catch_warnings():
         # peft reads an attribute that transformers has renamed.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        # The adapted output matrix is always separate from the embedding that it shares its base with.
+        warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)
         torch.manual_seed(seed)
         try:
             return get_peft_model(model, config)

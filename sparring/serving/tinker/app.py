@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, final
 
@@ -357,14 +358,15 @@ class _Routes:
     async def archive(self, request: Request) -> Response:
         address = _address(request)
         await asyncio.to_thread(self._service.checkpoints.list_files, address)
-        return JSONResponse({"url": self._link(request, address, "checkpoint.tar"), "expires": _expiry()})
+        expires = format_datetime(_expiry(), usegmt=True)
+        headers = {"location": self._link(request, address, "checkpoint.tar"), "expires": expires}
+        return Response(status_code=302, headers=headers)
 
     async def urls(self, request: Request) -> Response:
         address = _address(request)
         files = await asyncio.to_thread(self._service.checkpoints.list_files, address)
-        return JSONResponse(
-            {"urls": {file.name: self._link(request, address, file.name) for file in files}, "expires": _expiry()}
-        )
+        urls = {file.name: self._link(request, address, file.name) for file in files}
+        return JSONResponse({"urls": urls, "expires": _expiry().isoformat()})
 
     async def file(self, request: Request) -> Response:
         """Return a linked file. The link contains a secret instead of a key."""
@@ -484,5 +486,5 @@ def _address(request: Request) -> Address:
     return Address.of(parameters["run"], f"{parameters['kind']}/{parameters['name']}")
 
 
-def _expiry() -> str:
-    return datetime.fromtimestamp(time.time() + LINK_SECONDS, UTC).isoformat()
+def _expiry() -> datetime:
+    return datetime.fromtimestamp(time.time() + LINK_SECONDS, UTC)

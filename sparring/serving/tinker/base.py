@@ -40,24 +40,27 @@ class Adapter:
 class BaseModel:
     """A frozen model. Training runs have adapters of their own over it."""
 
-    def __init__(self, model: str, *, name: str | None = None, max_sequence_length: int) -> None:
-        """Load a model by its folder or name. Clients call it `name`, or else as it is given here.
+    def __init__(
+        self, model: str, *, name: str | None = None, max_sequence_length: int, precision: str = "auto"
+    ) -> None:
+        """Load a model by its folder or name. Clients call it `name`, or else as it is given here. `precision` is that of the
+        products and of the frozen weights: fp32, bf16, or auto for what suits the device.
 
         Raises ServiceError if the model cannot be loaded, and UsageError if it does not have the Llama architecture.
         """
         device = resolve_device("auto")
         prepare_cuda(device)
-        precision = resolve_base_precision("auto", device)
-        loaded, self.tokenizer = load_pretrained(model, precision=precision)
+        base_precision = resolve_base_precision(precision, device)
+        loaded, self.tokenizer = load_pretrained(model, precision=base_precision)
         self._stop_ids = _find_stop_ids(loaded, self.tokenizer)
         self._policy = Policy(
             loaded,
             self.tokenizer,
-            precision=resolve_precision("auto", device),
+            precision=resolve_precision(precision, device),
             device=device,
             max_positions=max_sequence_length,
             lora=LoraSettings(rank=1, targets=ATTENTION, is_merged=False),
-            base_precision=precision,
+            base_precision=base_precision,
         )
         if not self._policy.is_lean:
             raise UsageError(

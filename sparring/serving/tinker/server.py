@@ -26,6 +26,7 @@ class TinkerOptions:
     model_name: str | None = None
     """The name by which clients call the model; None is the name or folder from which it was loaded."""
     max_sequence_length: int = 4096
+    precision: str = "auto"
 
 
 def serve_tinker(
@@ -38,7 +39,12 @@ def serve_tinker(
     address is in use.
     """
     torch.set_num_threads(os.cpu_count() or 1)
-    base = BaseModel(model, name=options.model_name, max_sequence_length=options.max_sequence_length)
+    base = BaseModel(
+        model,
+        name=options.model_name,
+        max_sequence_length=options.max_sequence_length,
+        precision=options.precision,
+    )
     interrupts.run(_serve(TinkerService(base, Checkpoints(options.checkpoints)), access, on_ready))
 
 
