@@ -18,6 +18,13 @@ from sparring.config import Config, endpoint_problems, has_repeated, key_from, l
 from sparring.errors import UsageError
 from sparring.serving.access import KEY_VARIABLE, Access, choose_access, find_part_key, read_certificate
 
+
+class _Precision(StrEnum):
+    AUTO = "auto"
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
 Canary = Annotated[
     list[str] | None,
     typer.Option(
@@ -40,6 +47,16 @@ AdaptersFolder = Annotated[
 ]
 
 
+MostTokens = Annotated[
+    int | None, typer.Option(min=1, help="Most tokens of an answer; by default the run's sampling_max_tokens.")
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(min=0, max=2, help="For requests that give none; by default that of the run's evaluations."),
+]
+Tinker = Annotated[
+    bool, typer.Option("--tinker", help="Answer Tinker's clients instead, which train adapters of the model.")
+]
 CheckpointsFolder = Annotated[
     Path | None,
     typer.Option(
@@ -55,10 +72,9 @@ SequenceLength = Annotated[
 ]
 
 
-class _Precision(StrEnum):
-    AUTO = "auto"
-    FP32 = "fp32"
-    BF16 = "bf16"
+Precision = Annotated[
+    _Precision | None, typer.Option(help="With --tinker: format of the model's numbers; by default for the device.")
+]
 
 
 class _Engine(StrEnum):
@@ -82,13 +98,8 @@ def serve(
     plain_http: PlainHTTP = False,
     allow_host: AllowHost = None,
     canary: Canary = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of an answer; by default the run's sampling_max_tokens.")
-    ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(min=0, max=2, help="For requests that give none; by default that of the run's evaluations."),
-    ] = None,
+    max_tokens: MostTokens = None,
+    temperature: Temperature = None,
     engine: Annotated[
         _Engine, typer.Option(help="What samples: torch, the model in this process, or vllm, vLLM servers.")
     ] = _Engine.TORCH,
@@ -96,15 +107,11 @@ def serve(
     vllm_url: Addresses = None,
     vllm_key_env: KeyVariable = None,
     adapters_dir: AdaptersFolder = None,
-    tinker: Annotated[
-        bool, typer.Option("--tinker", help="Answer Tinker's clients instead, which train adapters of the model.")
-    ] = False,
+    tinker: Tinker = False,
     checkpoints: CheckpointsFolder = None,
     model_name: ModelName = None,
     max_sequence_length: SequenceLength = None,
-    precision: Annotated[
-        _Precision | None, typer.Option(help="With --tinker: format of the model's numbers; by default for the device.")
-    ] = None,
+    precision: Precision = None,
     as_json: Json = False,
 ) -> None:
     """Answer OpenAI chat requests with a base or tuned model, until Ctrl-C. With --tinker, train it for Tinker's clients.
@@ -112,21 +119,15 @@ def serve(
     Clients send a key of --keys, or else the key in SPARRING_API_KEY, or else one that is made and printed at the start.
     With a key of the scope admin, or that in SPARRING_ADMIN_KEY, an operator can change the versions that answer.
     """
-    _check_tinker_options(
-        is_tinker=tinker,
-        own={
-            "--checkpoints": checkpoints,
-            "--model-name": model_name,
-            "--max-sequence-length": max_sequence_length,
-            "--precision": precision,
-        },
-        others={
-            "--canary": canary,
-            "--max-tokens": max_tokens,
-            "--temperature": temperature,
-            "--engine": engine is not _Engine.TORCH,
-        },
-    )
+    of_tinker = {
+        "--checkpoints": checkpoints,
+        "--model-name": model_name,
+        "--max-sequence-length": max_sequence_length,
+        "--precision": precision,
+    }
+    is_vllm = engine is _Engine.VLLM
+    others = {"--canary": canary, "--max-tokens": max_tokens, "--temperature": temperature, "--engine": is_vllm}
+    _check_tinker_options(of_tinker, others, is_tinker=tinker)
     options = {
         "--num-servers": num_servers,
         "--vllm-url": vllm_url,
@@ -145,13 +146,7 @@ def serve(
         audit_log=audit_log,
     )
     if tinker:
-        options = {
-            "checkpoints": checkpoints or Path("tinker-runs"),
-            "model_name": model_name,
-            "max_sequence_length": max_sequence_length or 4096,
-            "precision": precision or "auto",
-        }
-        _serve_tinker(model, options, access=access, as_json=as_json)
+        _serve_tinker(model, of_tinker, access=access, as_json=as_json)
         return
     shares, served = _read_shares(canary or []), _find_served(model)
     from sparring.serving import serve as serving
@@ -164,7 +159,7 @@ def serve(
             served,
             access=access,
             canary=shares,
-            vllm=servers if engine is _Engine.VLLM else None,
+            vllm=servers if is_vllm else None,
             max_tokens=max_tokens,
             temperature=temperature,
             on_ready=partial(_report_ready, access, as_json),
@@ -173,9 +168,11 @@ def serve(
         note("stopped")
 
 
-def _serve_tinker(model: str, options: Mapping[str, Any], *, access: Access, as_json: bool) -> None:
-    """Serve Tinker's clients until Ctrl-C. `options` are those of `TinkerOptions`."""
+def _serve_tinker(model: str, given: Mapping[str, Any], *, access: Access, as_json: bool) -> None:
+    """Serve Tinker's clients until Ctrl-C. `given` are the options of the command for them."""
     from sparring.serving.tinker.server import TinkerOptions, serve_tinker
+
+    options = {name.removeprefix("--").replace("-", "_"): value for name, value in given.items() if value is not None}
 
     def ready(base_url: str, name: str) -> None:
         key = access.api_key or "any"
@@ -194,7 +191,7 @@ def _serve_tinker(model: str, options: Mapping[str, Any], *, access: Access, as_
         note("stopped")
 
 
-def _check_tinker_options(*, is_tinker: bool, own: Mapping[str, Any], others: Mapping[str, Any]) -> None:
+def _check_tinker_options(own: Mapping[str, Any], others: Mapping[str, Any], *, is_tinker: bool) -> None:
     """Raise UsageError if options of one kind of server are given to the other."""
     given = [name for name, value in (others if is_tinker else own).items() if value not in (None, False)]
     if given and is_tinker:

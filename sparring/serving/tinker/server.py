@@ -22,7 +22,7 @@ from sparring.serving.tinker.service import TinkerService
 class TinkerOptions:
     """What a server for Tinker's clients trains, and where it writes."""
 
-    checkpoints: Path
+    checkpoints: Path = Path("tinker-runs")
     model_name: str | None = None
     """The name by which clients call the model; None is the name or folder from which it was loaded."""
     max_sequence_length: int = 4096
