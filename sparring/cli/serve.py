@@ -119,22 +119,13 @@ def serve(
     Clients send a key of --keys, or else the key in SPARRING_API_KEY, or else one that is made and printed at the start.
     With a key of the scope admin, or that in SPARRING_ADMIN_KEY, an operator can change the versions that answer.
     """
-    of_tinker = {
-        "--checkpoints": checkpoints,
-        "--model-name": model_name,
-        "--max-sequence-length": max_sequence_length,
-        "--precision": precision,
-    }
+    of_tinker: dict[str, Any] = {"--checkpoints": checkpoints, "--model-name": model_name, "--precision": precision}
+    of_tinker |= {"--max-sequence-length": max_sequence_length}
     is_vllm = engine is _Engine.VLLM
     others = {"--canary": canary, "--max-tokens": max_tokens, "--temperature": temperature, "--engine": is_vllm}
     _check_tinker_options(of_tinker, others, is_tinker=tinker)
-    options = {
-        "--num-servers": num_servers,
-        "--vllm-url": vllm_url,
-        "--vllm-key-env": vllm_key_env,
-        "--adapters-dir": adapters_dir,
-    }
-    _check_vllm_options(engine, options)
+    options = {"--num-servers": num_servers, "--vllm-url": vllm_url, "--vllm-key-env": vllm_key_env}
+    _check_vllm_options(engine, options | {"--adapters-dir": adapters_dir})
     access = choose_access(
         host,
         port,
