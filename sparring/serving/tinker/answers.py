@@ -33,6 +33,10 @@ class ForwardResult:
     outputs: tuple[TokenLogprobs, ...]
     metrics: Mapping[str, float]
 
+    @property
+    def num_values(self) -> int:
+        return sum(len(one.values) for one in self.outputs)
+
     def as_json(self) -> Json:
         outputs = [
             {"logprobs": {"data": list(one.values), "dtype": "float32", "shape": list(one.shape)}}
@@ -55,6 +59,10 @@ class SampleResult:
 
     completions: tuple[Completion, ...]
     prompt_logprobs: tuple[float, ...] | None = None
+
+    @property
+    def num_values(self) -> int:
+        return sum(len(one.token_ids) for one in self.completions) + len(self.prompt_logprobs or ())
 
     def as_json(self) -> Json:
         sequences: list[Json] = [

@@ -72,7 +72,7 @@ class BaseModel:
         self.engine = TorchEngine(self._policy, self._initial)
         self._shapes: dict[int, Policy] = {}
         self._versions: OrderedDict[str, Version] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock, self._creating = threading.Lock(), threading.Lock()
 
     @property
     def max_tokens(self) -> int:
@@ -107,9 +107,9 @@ class BaseModel:
 
     def create_policy(self, lora: LoraConfig, seed: int) -> Policy:
         """Return a policy with a new adapter over the frozen weights. Its B matrices are 0."""
-        return self._policy.add_adapter(
-            LoraSettings(rank=lora.rank, alpha=ALPHA, targets=choose_targets(lora), is_merged=False), seed=seed
-        )
+        settings = LoraSettings(rank=lora.rank, alpha=ALPHA, targets=choose_targets(lora), is_merged=False)
+        with self._creating:  # two threads that seed torch's generator would disturb each other
+            return self._policy.add_adapter(settings, seed=seed)
 
     def prepare(self, adapter: Adapter | None) -> Version:
         """Return the weights in the form that the engine samples with. None is the base model. Blocks."""

@@ -15,13 +15,15 @@ from typing import Final, TypeAlias, final
 
 from sparring.errors import SparringError
 from sparring.runtime.logs import get_logger
-from sparring.serving.tinker.answers import Result
+from sparring.serving.tinker.answers import ForwardResult, Result, SampleResult
 from sparring.serving.tinker.refusal import Refusal
 
 _logger = get_logger(__name__)
 
 MOST_FINISHED: Final = 4096
 """The number of results that are kept for repeated requests."""
+MOST_VALUES: Final = 20_000_000
+"""The number of log-probabilities in the results that are kept: 0.6 GB."""
 MOST_AHEAD: Final = 10_000
 """The number of requests of a training run that may wait for earlier ones."""
 
@@ -42,6 +44,11 @@ class Future:
     line: Line | None = None
     """The line of a training run in which this waits or waited."""
     task: asyncio.Task[None] | None = None
+
+    @property
+    def num_values(self) -> int:
+        """The number of log-probabilities in the result."""
+        return self.result.num_values if isinstance(self.result, ForwardResult | SampleResult) else 0
 
     async def run(self, compute: Compute) -> None:
         """Compute the result or the error."""
@@ -108,9 +115,13 @@ class Futures:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _forget(self) -> None:
-        excess = len(self._futures) - MOST_FINISHED
-        for request_id in [one.id for one in list(self._futures.values())[: max(0, excess)] if one.done.is_set()]:
-            del self._futures[request_id]
+        num_values = sum(one.num_values for one in self._futures.values())
+        for future in list(self._futures.values()):
+            if len(self._futures) <= MOST_FINISHED and num_values <= MOST_VALUES:
+                return
+            if future.done.is_set():
+                num_values -= future.num_values
+                del self._futures[future.id]
 
 
 @final

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -95,6 +96,8 @@ class TrainingRun:
     def _compute(self, computation: Computation, *, is_forward_only: bool) -> ForwardResult:
         compute = self._learner.evaluate_loss if is_forward_only else self._learner.add_gradient
         found = compute(computation.batch, computation.loss_fn, computation.settings)
+        if not math.isfinite(found.loss):
+            raise DataError(f"the loss is {found.loss}; check the log-probabilities and advantages of the data.")
         logprobs = [0.0] * found.num_trained
         for place, value in zip(self._learner.find_order(computation.batch), found.values[0].tolist(), strict=True):
             logprobs[place] = value

@@ -199,6 +199,21 @@ def test_a_repeated_request_is_computed_once(serve: Serve) -> None:
     asyncio.run(run())
 
 
+def test_old_results_are_forgotten_but_never_computed_again(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        monkeypatch.setattr("sparring.serving.tinker.futures.MOST_VALUES", 10)
+        async with serve() as server:
+            model = await create_run(server.http)
+            bodies = [forward_body(model, seq, [DATUM], "ppo") for seq in (1, 2, 3, 4)]
+            for body in bodies:
+                await call(server.http, "forward_backward", body)
+            # Results of 7 values each: only the newest fits.
+            for body, status in zip(bodies, (410, 410, 410, 200), strict=True):
+                assert (await server.http.post("/api/v1/forward_backward", json=body)).status_code == status
+
+    asyncio.run(run())
+
+
 def test_requests_are_computed_in_the_order_of_their_sequence_ids(serve: Serve) -> None:
     async def run() -> None:
         async with serve() as server:
