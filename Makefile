@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long evidence test long fast lint resolve wheelhouse locked lock audit sbom release docs browser clients openenv mlflow wandb vllm vllm-learn cluster llama-cpp faults gpu benchmarks smoke tutorials clean
+.PHONY: quickstart quickstart-long evidence test long fast lint resolve wheelhouse locked lock audit sbom release docs browser clients openenv mlflow wandb tinker-server tinker-recipes vllm vllm-learn cluster llama-cpp faults gpu benchmarks smoke tutorials clean
 
 # Trains a small model, in minutes on any two cores; quickstart-long trains the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -115,6 +115,30 @@ mlflow: .venv/dev
 wandb: .venv/dev
 	$(INSTALL) --editable '.[train,data,dev,mlflow,wandb]'
 	$(BIN)/python -m pytest tests/tracking/test_wandb.py
+
+# `sparring serve --tinker` with three versions of its client, each in an environment of its own below .clients/ (1 GB each). 3
+# minutes on two cores once they are installed.
+TINKER := 0.16.1 0.25.0 0.38.0
+tinker-server: .venv/dev $(TINKER:%=.clients/tinker-%/created)
+	SPARRING_TEST_TINKER=$$(echo $(TINKER:%=$(CURDIR)/.clients/tinker-%/bin/python) | tr ' ' :) \
+		$(BIN)/python -m pytest --tier all tests/serving/tinker
+
+.clients/tinker-%/created:
+	$(PYTHON) -m venv .clients/tinker-$*
+	.clients/tinker-$*/bin/python -m pip install --quiet --disable-pip-version-check 'tinker==$*' 'torch>=2.8'
+	touch $@
+
+# Two recipes of tinker-cookbook against `sparring serve --tinker`, without the internet. 3 minutes on two cores once they are
+# installed. tml-renderers, which needs a newer Python, renders only models of Thinking Machines, so it is left out.
+tinker-recipes: .venv/dev .clients/tinker-cookbook/created
+	$(BIN)/python -m tests.serving.tinker.recipes .clients/tinker-cookbook/bin/python
+
+.clients/tinker-cookbook/created:
+	$(PYTHON) -m venv .clients/tinker-cookbook
+	.clients/tinker-cookbook/bin/python -m pip install --quiet --disable-pip-version-check 'tinker==0.38.0' 'torch>=2.10' aiohttp \
+		blobfile chz cloudpickle datasets pillow pyrage rich safetensors termcolor 'tiktoken>=0.12' tqdm
+	.clients/tinker-cookbook/bin/python -m pip install --quiet --disable-pip-version-check --no-deps 'tinker-cookbook==0.6.1'
+	touch $@
 
 # The engine against real vLLM servers, in an environment of their own below .clients/ (3 GB): tokens and log-probabilities,
 # adapters that change while turns run, and a server that is killed during a run. 15 minutes on two cores.

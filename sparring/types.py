@@ -143,6 +143,9 @@ class SampleRequest:
     the caller."""
     constraint: Constraint | None = None
     """The grammar that the answer must follow. Log-probabilities are then over the tokens that it allows."""
+    top_k: int | None = None
+    """Sample only from this number of most likely tokens. Log-probabilities are then over these. Only the engine in this
+    process reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -481,6 +484,9 @@ class TokenSegment:
     temperature: float
     """The temperature of the sampled tokens. The learner divides logits by it, so that both use the same
     distribution."""
+    targets: tuple[int, ...] | None = None
+    """The ids whose log-probabilities are trained, if they are not `token_ids`: the model reads `token_ids`, and predicts
+    `targets` where the mask is True. It has the same length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

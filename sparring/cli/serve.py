@@ -18,6 +18,13 @@ from sparring.config import Config, endpoint_problems, has_repeated, key_from, l
 from sparring.errors import UsageError
 from sparring.serving.access import KEY_VARIABLE, Access, choose_access, find_part_key, read_certificate
 
+
+class _Precision(StrEnum):
+    AUTO = "auto"
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
 Canary = Annotated[
     list[str] | None,
     typer.Option(
@@ -37,6 +44,36 @@ KeyVariable = Annotated[
 AdaptersFolder = Annotated[
     Path | None,
     typer.Option(metavar="FOLDER", help="Folder for adapters that the vLLM servers can read; by default temporary."),
+]
+
+
+MostTokens = Annotated[
+    int | None, typer.Option(min=1, help="Most tokens of an answer; by default the run's sampling_max_tokens.")
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(min=0, max=2, help="For requests that give none; by default that of the run's evaluations."),
+]
+Tinker = Annotated[
+    bool, typer.Option("--tinker", help="Answer Tinker's clients instead, which train adapters of the model.")
+]
+CheckpointsFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoints", metavar="FOLDER", help="With --tinker: folder for checkpoints; by default tinker-runs."
+    ),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="With --tinker: the name by which clients call the model; by default MODEL."),
+]
+SequenceLength = Annotated[
+    int | None, typer.Option(min=2, help="With --tinker: most tokens of a prompt and its answer; by default 4096.")
+]
+
+
+Precision = Annotated[
+    _Precision | None, typer.Option(help="With --tinker: format of the model's numbers; by default for the device.")
 ]
 
 
@@ -61,13 +98,8 @@ def serve(
     plain_http: PlainHTTP = False,
     allow_host: AllowHost = None,
     canary: Canary = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of an answer; by default the run's sampling_max_tokens.")
-    ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(min=0, max=2, help="For requests that give none; by default that of the run's evaluations."),
-    ] = None,
+    max_tokens: MostTokens = None,
+    temperature: Temperature = None,
     engine: Annotated[
         _Engine, typer.Option(help="What samples: torch, the model in this process, or vllm, vLLM servers.")
     ] = _Engine.TORCH,
@@ -75,20 +107,25 @@ def serve(
     vllm_url: Addresses = None,
     vllm_key_env: KeyVariable = None,
     adapters_dir: AdaptersFolder = None,
+    tinker: Tinker = False,
+    checkpoints: CheckpointsFolder = None,
+    model_name: ModelName = None,
+    max_sequence_length: SequenceLength = None,
+    precision: Precision = None,
     as_json: Json = False,
 ) -> None:
-    """Answer OpenAI chat requests with a base or tuned model, until Ctrl-C.
+    """Answer OpenAI chat requests with a base or tuned model, until Ctrl-C. With --tinker, train it for Tinker's clients.
 
     Clients send a key of --keys, or else the key in SPARRING_API_KEY, or else one that is made and printed at the start.
     With a key of the scope admin, or that in SPARRING_ADMIN_KEY, an operator can change the versions that answer.
     """
-    options = {
-        "--num-servers": num_servers,
-        "--vllm-url": vllm_url,
-        "--vllm-key-env": vllm_key_env,
-        "--adapters-dir": adapters_dir,
-    }
-    _check_vllm_options(engine, options)
+    of_tinker: dict[str, Any] = {"--checkpoints": checkpoints, "--model-name": model_name, "--precision": precision}
+    of_tinker |= {"--max-sequence-length": max_sequence_length}
+    is_vllm = engine is _Engine.VLLM
+    others = {"--canary": canary, "--max-tokens": max_tokens, "--temperature": temperature, "--engine": is_vllm}
+    _check_tinker_options(of_tinker, others, is_tinker=tinker)
+    options = {"--num-servers": num_servers, "--vllm-url": vllm_url, "--vllm-key-env": vllm_key_env}
+    _check_vllm_options(engine, options | {"--adapters-dir": adapters_dir})
     access = choose_access(
         host,
         port,
@@ -99,6 +136,9 @@ def serve(
         keys=keys,
         audit_log=audit_log,
     )
+    if tinker:
+        _serve_tinker(model, of_tinker, access=access, as_json=as_json)
+        return
     shares, served = _read_shares(canary or []), _find_served(model)
     from sparring.serving import serve as serving
 
@@ -110,13 +150,45 @@ def serve(
             served,
             access=access,
             canary=shares,
-            vllm=servers if engine is _Engine.VLLM else None,
+            vllm=servers if is_vllm else None,
             max_tokens=max_tokens,
             temperature=temperature,
             on_ready=partial(_report_ready, access, as_json),
         )
     except KeyboardInterrupt:
         note("stopped")
+
+
+def _serve_tinker(model: str, given: Mapping[str, Any], *, access: Access, as_json: bool) -> None:
+    """Serve Tinker's clients until Ctrl-C. `given` are the options of the command for them."""
+    from sparring.serving.tinker.server import TinkerOptions, serve_tinker
+
+    options = {name.removeprefix("--").replace("-", "_"): value for name, value in given.items() if value is not None}
+
+    def ready(base_url: str, name: str) -> None:
+        key = access.api_key or "any"
+        if as_json:
+            print_json({"base_url": base_url, "model": name, **_new_key(access)})
+            return
+        say(f"{name} is trained at {base_url}; Ctrl-C stops it")
+        say(_describe_key(access))
+        say("clients of the tinker package read the address and the key, with tml- before it, from the environment:")
+        shown = key if access.is_new_key or access.api_key is None else "KEY"
+        say(f"  export TINKER_BASE_URL={base_url} TINKER_API_KEY=tml-{shown}")
+
+    try:
+        serve_tinker(model, TinkerOptions(**options), access=access, on_ready=ready)
+    except KeyboardInterrupt:
+        note("stopped")
+
+
+def _check_tinker_options(own: Mapping[str, Any], others: Mapping[str, Any], *, is_tinker: bool) -> None:
+    """Raise UsageError if options of one kind of server are given to the other."""
+    given = [name for name, value in (others if is_tinker else own).items() if value not in (None, False)]
+    if given and is_tinker:
+        raise UsageError(f"{', '.join(given)} is for OpenAI clients; remove it, or remove --tinker.")
+    if given:
+        raise UsageError(f"{', '.join(given)} is for Tinker's clients; add --tinker, or remove it.")
 
 
 def _report_ready(access: Access, as_json: bool, base_url: str, served_name: str) -> None:

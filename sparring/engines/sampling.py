@@ -35,7 +35,12 @@ class UniformStream:
 
 @torch.inference_mode()
 def draw(
-    logits_B_V: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float], rows: Sequence[int] | None = None
+    logits_B_V: Tensor,
+    sampling: Sequence[Sampling],
+    uniforms: Sequence[float],
+    rows: Sequence[int] | None = None,
+    *,
+    top_ks: Sequence[int | None] = (),
 ) -> tuple[Tensor, Tensor]:
     """Return one sampled token per uniform number [T], and its log-probability [T] under the distribution from which it
     was drawn.
@@ -43,12 +48,16 @@ def draw(
     `rows` contains the row [T] from which each token is drawn; by default, one token is drawn from each row. `sampling`
     has the settings of each row. Temperature 0 takes the most likely token and reports its log-probability at
     temperature 1. top_p < 1 keeps the smallest set of most likely tokens whose probability reaches top_p, and
-    renormalizes.
+    renormalizes. `top_ks` contains the number of most likely tokens of each row that are kept before that; None keeps all.
     """
     scores_B_V = logits_B_V.float()
     if any(one.temperature not in (0.0, 1.0) for one in sampling):
         temperatures = torch.tensor([one.temperature or 1.0 for one in sampling], device=logits_B_V.device)
         scores_B_V = scores_B_V / temperatures[:, None]
+    for row, top_k in enumerate(top_ks):
+        if top_k is not None and top_k < scores_B_V.shape[1]:
+            scores_B_V = scores_B_V.clone() if scores_B_V is logits_B_V else scores_B_V
+            scores_B_V[row] = _likeliest(scores_B_V[row], top_k)
     for row, one in enumerate(sampling):
         if one.top_p < 1.0 and one.temperature > 0:
             scores_B_V = scores_B_V.clone() if scores_B_V is logits_B_V else scores_B_V
@@ -102,6 +111,12 @@ def _search(blocks: Tensor, cumulated: Tensor, rows_T: Tensor, uniforms_T: Tenso
     # token of the block instead.
     is_impossible = chosen[places, inside] == 0
     return block * BLOCK + torch.where(is_impossible, chosen.argmax(dim=-1), inside)
+
+
+def _likeliest(scores_V: Tensor, top_k: int) -> Tensor:
+    """Return the scores with -inf for all tokens except the `top_k` most likely ones."""
+    kept = scores_V.topk(top_k)
+    return torch.full_like(scores_V, float("-inf")).index_copy_(0, kept.indices, kept.values)
 
 
 def _nucleus(scores_V: Tensor, top_p: float) -> Tensor:

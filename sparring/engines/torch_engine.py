@@ -510,7 +510,7 @@ class TorchEngine:
         rows: list[int] = []
         for turn in turns:
             settings = turn.request.sampling
-            same = turn if turn in masks else (turn.key, settings.temperature, settings.top_p)
+            same = turn if turn in masks else (turn.key, settings.temperature, settings.top_p, turn.request.top_k)
             if same not in places:
                 places[same] = len(leaders)
                 leaders.append(turn)
@@ -522,7 +522,8 @@ class TorchEngine:
             logits_B_V, removed_C = constrain(logits_B_V, allowed, sampling)
             for row, removed in zip(allowed, removed_C.tolist(), strict=True):
                 leaders[row].removed_mass = max(leaders[row].removed_mass, removed)
-        tokens_T, logprobs_T = draw(logits_B_V, sampling, [turn.uniforms.next() for turn in turns], rows)
+        uniforms, top_ks = [turn.uniforms.next() for turn in turns], [turn.request.top_k for turn in leaders]
+        tokens_T, logprobs_T = draw(logits_B_V, sampling, uniforms, rows, top_ks=top_ks)
         for turn, token, logprob in zip(turns, tokens_T.tolist(), logprobs_T.tolist(), strict=True):
             turn.append(token, logprob)
             if not self._strangers:

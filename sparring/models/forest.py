@@ -68,7 +68,8 @@ def layout(segments: Sequence[TokenSegment], *, device: torch.device | str = "cp
         if len(places):
             nodes = np.concatenate([np.arange(begins[branch], begins[branch] + size) for branch, size in path])
             predictors.append(nodes[places - 1])
-            targets.append(np.asarray(ids)[places])
+            own = None if segment.targets is None else np.asarray(segment.targets)[np.flatnonzero(segment.mask)]
+            targets.append(np.asarray(ids)[places] if own is None else own)
             temperatures.append(np.full(len(places), segment.temperature))
     first, predictions = _distinct(_join(predictors), _join(targets), _join(temperatures))
     ids_N = np.fromiter(chain.from_iterable(tree.branches), dtype=np.int64, count=begins[-1])

@@ -31,6 +31,7 @@ def sequence_logprobs(
     for sequence in batch.sequences:
         segments = [batch.segments[index] for index in sequence.segments]
         ids = [token for segment in segments for token in segment.token_ids]
+        targets = [token for segment in segments for token in segment.targets or segment.token_ids]
         mask = [masked for segment in segments for masked in segment.mask]
         temperatures = [s.temperature for s in segments for masked in s.mask if masked]
         places_M = torch.tensor([place for place, masked in enumerate(mask) if masked], device=policy.device)
@@ -40,7 +41,7 @@ def sequence_logprobs(
         found = recomputed_logprobs(
             model.hidden(ids_T).index_select(0, places_M - 1),
             model.logits,
-            ids_T[places_M],
+            torch.tensor(targets, device=policy.device)[places_M],
             torch.tensor(temperatures, device=policy.device),
             vocab_size=policy.base.get_input_embeddings().weight.shape[0],
         )

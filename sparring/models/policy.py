@@ -9,6 +9,7 @@ and an engine in this process both use these. `snapshot` copies the trained tens
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import re
@@ -17,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -148,6 +150,25 @@ class Policy:
                 dtype=self.dtype,
                 device=self.device,
             )
+
+    def add_adapter(self, lora: LoraSettings, *, seed: int) -> Policy:
+        """Return a policy with an adapter of its own, initialized from `seed`, over the frozen weights of this policy, which
+        both share. This policy must have the Llama architecture and an adapter."""
+        weights = self.base_weights()
+        frozen = chain(self.module.parameters(), self.module.buffers())
+        memo: dict[int, Any] = {id(one): one for one in frozen if not one.requires_grad}
+        model = copy.deepcopy(self.module, memo).unload()
+        added = Policy(
+            model,
+            self.tokenizer,
+            precision=next(name for name, dtype in DTYPES.items() if dtype == self.dtype),
+            device=str(self.device),
+            max_positions=self.max_positions,
+            lora=lora,
+            seed=seed,
+        )
+        added._base_weights = weights
+        return added
 
     @property
     def num_trained(self) -> int:
@@ -446,6 +467,8 @@ def _adapt_model(model: Any, config: LoraConfig, seed: int) -> Any:
     with torch.random.fork_rng(), warnings.catch_warnings():
         # peft reads an attribute that transformers has renamed.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        # The adapted output matrix is always separate from the embedding that it shares its base with.
+        warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)
         torch.manual_seed(seed)
         try:
             return get_peft_model(model, config)

@@ -187,6 +187,33 @@ class TorchLearner:
         old_logprobs: Sequence[float] | None = None,
     ) -> Gradient:
         """Do what `forward_backward` does, and return the values from which its metrics are computed."""
+        return self._run_objective(batch, self._backward, loss_fn, loss_config, old_logprobs)
+
+    @releases_threads
+    @torch.no_grad()
+    def evaluate_loss(self, batch: TrainingBatch, loss_fn: str, loss_config: Mapping[str, Any]) -> Gradient:
+        """Return what `add_gradient` returns, without a gradient."""
+
+        def evaluate(*arguments: Any) -> tuple[float, tuple[Tensor, ...], dict[str, Tensor]]:
+            loss, values, effects = self._compute_loss(*arguments)
+            return loss.item(), values, effects
+
+        return self._run_objective(batch, evaluate, loss_fn, loss_config)
+
+    def find_order(self, batch: TrainingBatch) -> list[int]:
+        """Return, for each of the values of this batch's `Gradient`, its place among the trained tokens in segment order."""
+        microbatches = self._microbatches(with_values(batch, range(batch.num_trained_tokens)))
+        return [int(place) for one in microbatches for place in trained_values(one, "sampled_logprobs")]
+
+    def _run_objective(
+        self,
+        batch: TrainingBatch,
+        compute: Callable[..., tuple[float, tuple[Tensor, ...], dict[str, Tensor]]],
+        loss_fn: str,
+        loss_config: Mapping[str, Any],
+        old_logprobs: Sequence[float] | None = None,
+    ) -> Gradient:
+        """Call `compute` for each microbatch, and return the values of all."""
         objective = Objective.from_config(loss_fn, loss_config, self._losses)
         total, num_before = 0.0, self._num_computed
         values: list[tuple[Tensor, ...]] = []
@@ -198,7 +225,7 @@ class TorchLearner:
 
         def add(microbatch: TrainingBatch, old_batch: TrainingBatch | None) -> None:
             nonlocal total
-            loss, found, changes = self._backward(objective, microbatch, old_batch)
+            loss, found, changes = compute(objective, microbatch, old_batch)
             fault_point("learner.microbatch")
             total += loss
             values.append(found)
@@ -207,7 +234,7 @@ class TorchLearner:
 
         self._run_passes(
             [partial(add, *pair) for pair in zip(microbatches, old_batches, strict=True)],
-            idle=lambda: self._backward(objective, NOTHING, None),
+            idle=lambda: compute(objective, NOTHING, None),
         )
         return Gradient(
             loss=total,
@@ -257,13 +284,33 @@ class TorchLearner:
     def _backward(
         self, objective: Objective, microbatch: TrainingBatch, old_batch: TrainingBatch | None
     ) -> tuple[float, tuple[Tensor, ...], dict[str, Tensor]]:
-        """Add the gradient of one microbatch. Return its loss, its values [M] (log-probabilities, sampled
-        log-probabilities, entropies and, with a KL term, reference log-probabilities), and the effects [M] of the
-        objective.
+        """Add the gradient of one microbatch. Return its loss, and the values and effects of `_compute_loss`.
 
         No returned tensor refers to the graph. Otherwise, the graph's nodes would stay in memory between the freed
         activations, and the next microbatch could not use that memory again.
         """
+        loss, values, effects = self._compute_loss(objective, microbatch, old_batch)
+        is_finite = bool(torch.isfinite(loss))
+        if is_finite or self._agree is not None:  # the other ranks wait for the backward pass
+            fault_point("learner.forward")
+            loss.backward()
+        if not is_finite:
+            self._optimizer.zero_grad()
+            raise DataError(
+                f"the loss of a microbatch of {microbatch.num_trained_tokens} tokens is {loss.item()}; nothing was "
+                "trained on it. Lower optimizer.learning_rate, or resume from the last checkpoint."
+            )
+        return (
+            loss.item(),
+            tuple(value.detach() for value in values),
+            {name: one.detach() for name, one in effects.items()},
+        )
+
+    def _compute_loss(
+        self, objective: Objective, microbatch: TrainingBatch, old_batch: TrainingBatch | None
+    ) -> tuple[Tensor, tuple[Tensor, ...], dict[str, Tensor]]:
+        """Return the loss of one microbatch, its values [M] (log-probabilities, sampled log-probabilities, entropies and,
+        with a KL term, reference log-probabilities), and the effects [M] of the objective."""
         logprobs_M, entropies_M = self._forward(microbatch, with_entropy_gradient=objective.entropy_coef > 0)
         sampled_M = self._masked(microbatch, "sampled_logprobs")
         references = (self._reference(microbatch),) if objective.kl_coef > 0 else ()
@@ -281,23 +328,13 @@ class TorchLearner:
             tokens, sampled_M=sampled_M, entropies_M=entropies_M, reference_M=references[0] if references else None
         )
         loss = (loss_M * self._masked(microbatch, "weights")).sum()
-        is_finite = bool(torch.isfinite(loss))
-        if is_finite or self._agree is not None:  # the other ranks wait for the backward pass
-            fault_point("learner.forward")
-            loss.backward()
-        if not is_finite:
-            self._optimizer.zero_grad()
-            raise DataError(
-                f"the loss of a microbatch of {microbatch.num_trained_tokens} tokens is {loss.item()}; nothing was "
-                "trained on it. Lower optimizer.learning_rate, or resume from the last checkpoint."
-            )
-        values = (logprobs_M.detach(), sampled_M, entropies_M.detach(), *references)
-        return loss.item(), values, {name: effect_M.detach() for name, effect_M in effects.items()}
+        return loss, (logprobs_M, sampled_M, entropies_M, *references), effects
 
     @releases_threads
-    def optim_step(self, learning_rate: float) -> dict[str, float]:
-        """Take one AdamW step, and return its metrics. If the gradient is not finite, the weights stay unchanged, the
-        gradients are cleared, and DataError is raised."""
+    def optim_step(self, learning_rate: float, adam: AdamWSettings | None = None) -> dict[str, float]:
+        """Take one AdamW step, and return its metrics. `adam` replaces the learner's settings from now on. If the gradient is
+        not finite, the weights stay unchanged, the gradients are cleared, and DataError is raised."""
+        self._adam = adam or self._adam
         parameters = list(self._policy.trained.values())
         norm = self._clip_gradient(parameters)
         if not math.isfinite(norm):
@@ -308,6 +345,8 @@ class TorchLearner:
             )
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate * group["ratio"]
+            group["betas"], group["eps"] = (self._adam.beta1, self._adam.beta2), self._adam.eps
+            group["weight_decay"] = self._adam.weight_decay
         fault_point("learner.optimizing")
         with guard_change():
             self._optimizer.step()

@@ -80,3 +80,13 @@ def test_a_stream_depends_on_its_seed_alone() -> None:
     numbers = [left.next() for _ in range(5)]
     assert numbers == [right.next() for _ in range(5)]
     assert numbers != [other.next() for _ in range(5)]
+
+
+def test_top_k_keeps_the_most_likely_tokens_and_renormalizes() -> None:
+    logits = torch.tensor([[0.0, 1.0, 2.0, 3.0]]).repeat(2, 1)
+    before = logits.clone()
+    tokens, logprobs = draw(logits, [Sampling()] * 2, [0.01, 0.01], top_ks=[2, None])
+    # The first row may only draw tokens 2 and 3: log(e^2 / (e^2 + e^3)) = -log(1 + e).
+    assert tokens.tolist() == [2, 0]
+    assert logprobs[0].item() == pytest.approx(-math.log(1 + math.e), abs=1e-6)
+    assert torch.equal(logits, before)
