@@ -219,7 +219,10 @@ class TinkerLearner:
     def load_weights(self, weights: Weights) -> None:
         """Continue from weights that this service has stored with their state, from the present ones, or from those before
         training. Raises DataError for other weights, because a service takes none."""
-        stored = read_stored(weights)
+        is_new = any(".lora_B." in name for name in weights.tensors) and not any(
+            one.any() for name, one in weights.tensors.items() if ".lora_B." in name
+        )
+        stored = Stored(sampler=None) if is_new else read_stored(weights)
         if stored.sampler is None:
             self._replace(self._service.create(rank=self._shape.rank, seed=self._seed), has_moments=False)
         elif self._exported is not None and weights.fingerprint == self._exported.fingerprint:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from sparring.errors import ServiceError
-from sparring.tinker.formulas import Formula, Plan, Shape, expected_response, is_close, recognize
+from sparring.tinker.formulas import PLAIN, Formula, Plan, Shape, expected_response, is_close, recognize
 from sparring.tinker.service import AdamStep, Row, Service, Trainer
 
 EPS = 1e6
@@ -55,6 +55,20 @@ class Probed:
     @property
     def formula(self) -> Formula:
         return self.plan.formula
+
+
+def describe(probed: Probed) -> str:
+    """Return one line about what was measured."""
+    parts = [f"its loss is {probed.formula}" if probed.formula == PLAIN else f"in its loss, {probed.formula} (compensated)"]
+    if not probed.clips_gradients:
+        parts.append("it does not clip gradients")
+    if probed.bounds_ratios is False:
+        parts.append("its loss ppo ignores the clip (not used)")
+    if probed.sampling_restores:
+        parts.append("sampling with earlier weights puts them back into training")
+    if not probed.reports_norms:
+        parts.append("it reports no gradient norms")
+    return "; ".join(parts) + "."
 
 
 def relative(responses: Mapping[str, Response]) -> dict[str, float]:

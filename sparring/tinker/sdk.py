@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import tarfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar, final
@@ -44,6 +46,9 @@ class SdkService:
             ) from error
         self.name = f"the Tinker service at {base_url} ({model})"
         self._sdk, self._model, self._base_url = tinker, model, base_url.rstrip("/")
+        # The package warns about waits of its blocking methods, which it also reports for a download.
+        logging.getLogger("tinker").setLevel(logging.ERROR)
+        self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="sparring-tinker")
         self._api_key = api_key or "tml-none"
         self._client = self._ask("connect", lambda: tinker.ServiceClient(base_url=base_url, api_key=self._api_key))
 
@@ -94,6 +99,7 @@ class SdkService:
                 self._client.close("success").result(timeout=POLL_SECONDS)
             else:
                 self._client.holder.close()
+        self._threads.shutdown(wait=False)
 
     def _rest_client(self) -> Any:
         if hasattr(self._sdk, "RestClient"):
@@ -110,7 +116,8 @@ class SdkService:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)
                 warnings.simplefilter("ignore", DeprecationWarning)
-                return run()
+                # The package refuses blocking calls in a thread with an event loop.
+                return self._threads.submit(run).result()
         except Exception as error:  # The package raises errors of its own, of httpx and of asyncio.
             raise self.failure(verb, error) from error
 
