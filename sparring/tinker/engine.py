@@ -148,7 +148,9 @@ class TinkerEngine:
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        return EngineCapabilities(reports_token_ids=True, holds_several_weights=True, takes_any_weights=False, scores_given_ids=True)
+        return EngineCapabilities(
+            reports_token_ids=True, holds_several_weights=True, takes_any_weights=False, scores_given_ids=True
+        )
 
     @property
     def policy_version(self) -> int:

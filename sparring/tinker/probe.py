@@ -59,7 +59,9 @@ class Probed:
 
 def describe(probed: Probed) -> str:
     """Return one line about what was measured."""
-    parts = [f"its loss is {probed.formula}" if probed.formula == PLAIN else f"in its loss, {probed.formula} (compensated)"]
+    parts = [
+        f"its loss is {probed.formula}" if probed.formula == PLAIN else f"in its loss, {probed.formula} (compensated)"
+    ]
     if not probed.clips_gradients:
         parts.append("it does not clip gradients")
     if probed.bounds_ratios is False:
@@ -244,16 +246,12 @@ class _Probe:
         passed.result()
         norm = find_norm(stepped.result())
         before, self._logprobs = self._logprobs, self._score(self._rows["one"])[0]
-        change = sum(
-            weight * (b - a) for weight, a, b in zip(self._row.weights, before, self._logprobs, strict=True)
-        )
+        change = sum(weight * (b - a) for weight, a, b in zip(self._row.weights, before, self._logprobs, strict=True))
         return Response(change=change / self._step if self._step else 0.0, norm=norm)
 
     def _measure_planned(self, plan: Plan, name: str) -> Response:
         rows = self._rows[name]
-        scored = [
-            replace(row, logprobs=tuple(values)) for row, values in zip(rows, self._score(rows), strict=True)
-        ]
+        scored = [replace(row, logprobs=tuple(values)) for row, values in zip(rows, self._score(rows), strict=True)]
         return self._measure(plan.carry(scored), plan.loss_fn)
 
     def _restores(self) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import logging
 import tarfile
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +17,15 @@ from typing import Any, Generic, TypeVar, final
 import httpx
 
 from sparring.errors import ServiceError
-from sparring.runtime.cancellable import raise_if_cancelled
+from sparring.runtime.cancellable import Cancelled, raise_if_cancelled
 from sparring.tinker.service import AdamStep, Row, Sample
 
 Value = TypeVar("Value")
 
 POLL_SECONDS = 1.0
 """The longest time between two looks whether the computation was abandoned."""
+CHECK_SECONDS, CONNECT_SECONDS, PATIENCE_SECONDS = 5.0, 5.0, 60.0
+"""The time between two checks whether the service answers, that of a check, and that after which a wait ends."""
 DOWNLOAD_SECONDS = 600.0
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
 
@@ -117,9 +120,19 @@ class SdkService:
                 warnings.simplefilter("ignore", FutureWarning)
                 warnings.simplefilter("ignore", DeprecationWarning)
                 # The package refuses blocking calls in a thread with an event loop.
-                return self._threads.submit(run).result()
+                return Answer(self, verb, self._threads.submit(run), lambda found: found).result()
+        except (ServiceError, Cancelled):
+            raise
         except Exception as error:  # The package raises errors of its own, of httpx and of asyncio.
             raise self.failure(verb, error) from error
+
+    def is_reachable(self) -> bool:
+        """Return whether something answers at the address. The package repeats requests for a long time without saying so."""
+        try:
+            httpx.get(f"{self._base_url}/api/v1/healthz", timeout=CONNECT_SECONDS)
+        except httpx.TransportError:
+            return False
+        return True
 
     def failure(self, verb: str, error: BaseException) -> ServiceError:
         text = f"{type(error).__name__}: {error}".rstrip(". ")
@@ -204,6 +217,7 @@ class Answer(Generic[Value]):
         self._service, self._verb, self._future, self._read = service, verb, future, read
 
     def result(self) -> Value:
+        patience = _Patience(self._service, self._verb)
         while True:
             try:
                 return self._read(self._future.result(timeout=POLL_SECONDS))
@@ -211,8 +225,34 @@ class Answer(Generic[Value]):
                 if _is_done(self._future):
                     raise self._service.failure(self._verb, error) from error
                 raise_if_cancelled()
+                patience.check()
+            except (ServiceError, Cancelled):
+                raise
             except Exception as error:  # see `SdkService._ask`
                 raise self._service.failure(self._verb, error) from error
+
+
+@final
+class _Patience:
+    """Ends a wait if nothing answers at the service's address for too long."""
+
+    def __init__(self, service: SdkService, verb: str) -> None:
+        self._service, self._verb = service, verb
+        self._answered = self._checked = time.monotonic()
+
+    def check(self) -> None:
+        """Raise ServiceError after `PATIENCE_SECONDS` without an answer."""
+        now = time.monotonic()
+        if now - self._checked < CHECK_SECONDS:
+            return
+        if self._service.is_reachable():
+            self._answered = now
+        self._checked = time.monotonic()
+        if self._checked - self._answered > PATIENCE_SECONDS:
+            raise ServiceError(
+                f"{self._service.name} does not answer for {PATIENCE_SECONDS:g} s during {self._verb}. Start it again, and "
+                "resume the run."
+            )
 
 
 @final
@@ -258,9 +298,14 @@ class SdkSampler:
 
     async def _wait(self, verb: str, send: Callable[[], Any]) -> Any:
         sent = self._service._ask(verb, send)
-        future = sent.future() if hasattr(sent, "future") else sent
+        future = asyncio.wrap_future(sent.future() if hasattr(sent, "future") else sent)
+        patience = _Patience(self._service, verb)
         try:
-            return await asyncio.wrap_future(future)
+            while not (await asyncio.wait({future}, timeout=CHECK_SECONDS))[0]:
+                await asyncio.to_thread(patience.check)
+            return future.result()
+        except ServiceError:
+            raise
         except Exception as error:  # see `SdkService._ask`
             raise self._service.failure(verb, error) from error
 

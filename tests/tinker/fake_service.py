@@ -32,7 +32,7 @@ class Deviations:
 
     formula: Formula = PLAIN
     takes_absolute: bool = False
-    """Whether it multiplies each row by the sign of the sum of its weights, a formula that nobody knows."""
+    """Whether it multiplies each row by the sign of the sum of its weights, an unknown formula."""
     clips_gradients: bool = True
     bounds_ratios: bool = True
     has_ppo: bool = True
@@ -82,9 +82,7 @@ class FakeService:
 
     def download(self, path: str, folder: Path) -> None:
         self.check("download")
-        tensors = {
-            name.replace(".default.", "."): one.contiguous() for name, one in self.stored[path][1].items()
-        }
+        tensors = {name.replace(".default.", "."): one.contiguous() for name, one in self.stored[path][1].items()}
         config = {"peft_type": "LORA", "r": self.shape.rank, "lora_alpha": self.shape.alpha}
         with tarfile.open(folder / "archive", "w:gz") as tar:
             for name, content in (
@@ -188,9 +186,7 @@ class FakeTrainer:
         totals = [sum(row.weights) if row.weights else float(row.num_targets) for row, *_ in rows]
         shapes = [Shape(1.0, row.num_targets, total) for (row, *_), total in zip(rows, totals, strict=True)]
         self.optimizer.zero_grad()
-        for (row, loss_fn, config), total, factor in zip(
-            rows, totals, deviations.formula.factors(shapes), strict=True
-        ):
+        for (row, loss_fn, config), total, factor in zip(rows, totals, deviations.formula.factors(shapes), strict=True):
             sign = -1.0 if deviations.takes_absolute and total < 0 else 1.0
             (factor * sign * self._loss(row, loss_fn, config)).backward()
         parameters = list(self.policy.trained.values())

@@ -31,9 +31,10 @@ def test_no_two_formulas_have_equal_responses() -> None:
     for one in FORMULAS:
         for other in FORMULAS:
             if one != other:
-                assert any(
-                    abs(value - responses_of(other)[name]) > 0.2 for name, value in responses_of(one).items()
-                ), (str(one), str(other))
+                assert any(abs(value - responses_of(other)[name]) > 0.2 for name, value in responses_of(one).items()), (
+                    str(one),
+                    str(other),
+                )
 
 
 def test_the_responses_of_a_plain_sum_are_those_in_the_table() -> None:
@@ -84,5 +85,7 @@ def test_a_plan_that_does_not_work_is_refused_with_the_formula() -> None:
         {**planned, "negative": Response(change=0.02, norm=None)},
         {name: replace(one, change=3 * one.change) for name, one in planned.items()},
     ):
-        with pytest.raises(ServiceError, match="divided by the sum of its weights .* compensation for it does not work"):
+        with pytest.raises(
+            ServiceError, match=r"divided by the sum of its weights .* compensation for it does not work"
+        ):
             check_plan(Plan(formula=SKYRL), raw, broken, "the service")

@@ -41,7 +41,9 @@ def test_a_service_that_does_not_clip_gradients_is_noticed() -> None:
     found = probed(clips_gradients=False)
     assert (found.clips_gradients, found.formula) == (False, PLAIN)
     check_settings(AdamWSettings(grad_clip_norm=0.0), clips_gradients=False, name="the service")
-    with pytest.raises(ServiceError, match="the service does not clip gradients, but optimizer.adam_grad_clip_norm is 1"):
+    with pytest.raises(
+        ServiceError, match=r"the service does not clip gradients, but optimizer.adam_grad_clip_norm is 1"
+    ):
         check_settings(AdamWSettings(grad_clip_norm=1.0), clips_gradients=False, name="the service")
 
 

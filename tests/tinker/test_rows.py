@@ -16,7 +16,13 @@ def segment(parent: int | None, ids: tuple[int, ...], trained: tuple[int, ...]) 
     mask = tuple(index in trained for index in range(len(ids)))
     zeros = (0.0,) * len(ids)
     return TokenSegment(
-        parent=parent, token_ids=ids, mask=mask, sampled_logprobs=zeros, advantages=zeros, weights=zeros, temperature=1.0
+        parent=parent,
+        token_ids=ids,
+        mask=mask,
+        sampled_logprobs=zeros,
+        advantages=zeros,
+        weights=zeros,
+        temperature=1.0,
     )
 
 

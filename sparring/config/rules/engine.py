@@ -115,9 +115,21 @@ def needs_of_a_tinker_service(config: Config) -> Iterator[Conflict]:
             yield Conflict(f"learner.{key}", "is missing; learner.type = 'tinker' needs it.", ("learner.type",))
     one = "but a Tinker service"
     for key, value, message in (
-        ("model.trained_weights", config.model.trained_weights == "lora", f"is 'full', {one} trains adapters; use 'lora'."),
-        ("sampling.temperature", config.sampling.temperature == 1.0, f"is not 1, {one} trains at temperature 1; set it to 1."),
-        ("algorithm.entropy_coef", not config.algorithm.entropy_coef, f"is not 0, {one} returns no entropies; set it to 0."),
+        (
+            "model.trained_weights",
+            config.model.trained_weights == "lora",
+            f"is 'full', {one} trains adapters; use 'lora'.",
+        ),
+        (
+            "sampling.temperature",
+            config.sampling.temperature == 1.0,
+            f"is not 1, {one} trains at temperature 1; set it to 1.",
+        ),
+        (
+            "algorithm.entropy_coef",
+            not config.algorithm.entropy_coef,
+            f"is not 0, {one} returns no entropies; set it to 0.",
+        ),
         (
             "optimizer.lora_plus_lr_ratio",
             config.optimizer.lora_plus_lr_ratio == 1.0,
