@@ -67,8 +67,10 @@ def build_service_engine(config: Config, model: ModelDescription, weights: Weigh
 def build_service_learner(
     config: Config, algorithm: Algorithm, vocabulary_size: int, announce: Announce = TO_STDERR
 ) -> Learner:
-    """Measure a service, show what was found, and return the learner of a new adapter on the service. Raises ServiceError if the service computes something
-    else than the recipe needs."""
+    """Measure a service, show what was found, and return the learner of a new adapter on the service.
+
+    Raises ServiceError if the service computes something else than the recipe needs.
+    """
     from sparring.algorithms.losses import LOSSES
     from sparring.models.adapter_files import AdapterShape
     from sparring.tinker.learner import TinkerLearner, check_settings

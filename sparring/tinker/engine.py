@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -11,7 +12,7 @@ from typing import final
 from sparring.errors import ConstraintError, DataError, InfrastructureError, PolicyTimeout, ServiceError
 from sparring.protocols import TokenCallback
 from sparring.tinker.adapter import read_stored
-from sparring.tinker.service import Sample, Sampler, Service
+from sparring.tinker.service import Sample, Sampler, Service, Trainer, sample_token
 from sparring.types import Completion, EngineCapabilities, SampleRequest, StopReason, Weights
 
 
@@ -44,6 +45,8 @@ class TinkerEngine:
         self._service, self._max_context, self._decode = service, max_context_tokens, decode
         self._slots = asyncio.Semaphore(max_running)
         self._is_closed = asyncio.Event()
+        self._restored: list[Trainer] = []
+        """Adapters that were restored only for sampling."""
         self._current = None if weights is None else self._open(weights, 0)
         self._owns_service = True
 
@@ -51,6 +54,7 @@ class TinkerEngine:
         frozen = object.__new__(TinkerEngine)
         frozen._service, frozen._max_context, frozen._decode = self._service, self._max_context, self._decode
         frozen._slots, frozen._is_closed, frozen._owns_service = self._slots, self._is_closed, False
+        frozen._restored = self._restored
         frozen._current = None if weights is None else frozen._open(weights, 0)
         return frozen
 
@@ -171,12 +175,20 @@ class TinkerEngine:
         if not self._owns_service:
             return
         self._is_closed.set()
+        while self._restored:
+            await asyncio.to_thread(self._restored.pop().close)
         await asyncio.to_thread(self._service.close)
 
     def _open(self, weights: Weights, version: int) -> _Version:
         """Open a sampler. Weights whose service has released their adapter are restored from their stored state."""
+        """Open a sampler. Some services sample only with weights whose adapter they still hold; weights of a checkpoint are
+        then restored from their state."""
         stored = read_stored(weights)
         sampler = self._service.create_sampler(stored.sampler)
+        if stored.state is not None and not _can_sample(sampler):
+            trainer = self._service.restore(stored.state, with_optimizer=False)
+            self._restored.append(trainer)
+            sampler = self._service.create_sampler(trainer.save_sampler(f"restored-{uuid.uuid4().hex[:8]}"))
         return _Version(number=version, fingerprint=weights.fingerprint, sampler=sampler)
 
     @property
@@ -184,3 +196,11 @@ class TinkerEngine:
         if self._current is None:
             raise InfrastructureError("this policy has no weights yet; call load_weights before the first turn.")
         return self._current
+
+
+def _can_sample(sampler: Sampler) -> bool:
+    try:
+        sample_token(sampler, (0,))
+    except ServiceError:
+        return False
+    return True

@@ -14,7 +14,7 @@ from typing import final
 
 from sparring.errors import ServiceError
 from sparring.tinker.formulas import PLAIN, Formula, Plan, Shape, expected_response, is_close, recognize
-from sparring.tinker.service import AdamStep, Row, Service, Trainer
+from sparring.tinker.service import AdamStep, Row, Service, Trainer, sample_token
 
 EPS = 1e6
 """The eps of a step of plain gradient descent. It must be much larger than any component of a gradient."""
@@ -118,7 +118,8 @@ def check_plan(plan: Plan, raw: Response, planned: Mapping[str, Response], name:
     numbers = ", ".join(f"{one} {found[one]:.3g} instead of {expected[one]:g}" for one in found)
     raise ServiceError(
         f"{name} seems to compute this loss: {plan.formula}. The compensation for it does not work: {numbers}; the scale is "
-        f"{scale:.3g} instead of {wanted:.3g}, and the reported norm {norm} fits a change of {planned['one'].change:.3g}. Training would be wrong, so use another service."
+        f"{scale:.3g} instead of {wanted:.3g}, and a gradient of norm {norm} caused a change of {planned['one'].change:.3g}. "
+        "Training would be wrong, so use another service."
     )
 
 
@@ -260,7 +261,7 @@ class _Probe:
         before = self._logprobs
         self._measure(self._rows["one"])
         after = self._logprobs
-        _sample_once(self._service, path, self._row.token_ids)
+        sample_token(self._service.create_sampler(path), self._row.token_ids)
         now = self._score(self._rows["one"])[0]
         return _distance(now, after) > 0.5 * _distance(before, after)
 
@@ -290,15 +291,6 @@ class _Probe:
 
     def _score(self, rows: Sequence[Row]) -> list[list[float]]:
         return self._trainer.forward([replace(row, weights=(0.0,) * row.num_targets) for row in rows]).result()
-
-
-def _sample_once(service: Service, path: str, prompt: Sequence[int]) -> None:
-    from sparring.runtime import event_loop
-
-    sampling = service.create_sampler(path).sample(
-        prompt, max_tokens=1, temperature=1.0, top_p=1.0, stop_ids=(), seed=0
-    )
-    event_loop.submit(sampling).result()
 
 
 def find_norm(metrics: Mapping[str, float]) -> float | None:

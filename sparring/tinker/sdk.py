@@ -53,6 +53,7 @@ class SdkService:
         logging.getLogger("tinker").setLevel(logging.ERROR)
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="sparring-tinker")
         self._api_key = api_key or "tml-none"
+        self._silent_since: float | None = None
         self._client = self._ask("connect", lambda: tinker.ServiceClient(base_url=base_url, api_key=self._api_key))
 
     def create(self, *, rank: int, seed: int) -> SdkTrainer:
@@ -126,13 +127,16 @@ class SdkService:
         except Exception as error:  # The package raises errors of its own, of httpx and of asyncio.
             raise self.failure(verb, error) from error
 
-    def is_reachable(self) -> bool:
-        """Return whether something answers at the address. The package repeats requests for a long time without saying so."""
+    def measure_silence(self) -> float:
+        """Return for how many seconds nothing has answered at the address. The package repeats requests for a long time
+        without saying so."""
         try:
             httpx.get(f"{self._base_url}/api/v1/healthz", timeout=CONNECT_SECONDS)
         except httpx.TransportError:
-            return False
-        return True
+            self._silent_since = self._silent_since or time.monotonic()
+            return time.monotonic() - self._silent_since
+        self._silent_since = None
+        return 0.0
 
     def failure(self, verb: str, error: BaseException) -> ServiceError:
         text = f"{type(error).__name__}: {error}".rstrip(". ")
@@ -234,24 +238,21 @@ class Answer(Generic[Value]):
 
 @final
 class _Patience:
-    """Ends a wait if nothing answers at the service's address for too long."""
+    """Ends a wait if nothing answers at the service's address for too long. All waits for a service share what they find."""
 
     def __init__(self, service: SdkService, verb: str) -> None:
-        self._service, self._verb = service, verb
-        self._answered = self._checked = time.monotonic()
+        self._service, self._verb, self._checked = service, verb, time.monotonic()
 
     def check(self) -> None:
-        """Raise ServiceError after `PATIENCE_SECONDS` without an answer."""
-        now = time.monotonic()
-        if now - self._checked < CHECK_SECONDS:
+        """Raise ServiceError if the service has not answered for `PATIENCE_SECONDS`."""
+        if time.monotonic() - self._checked < CHECK_SECONDS:
             return
-        if self._service.is_reachable():
-            self._answered = now
+        seconds = self._service.measure_silence()
         self._checked = time.monotonic()
-        if self._checked - self._answered > PATIENCE_SECONDS:
+        if seconds > PATIENCE_SECONDS:
             raise ServiceError(
-                f"{self._service.name} does not answer for {PATIENCE_SECONDS:g} s during {self._verb}. Start it again, and "
-                "resume the run."
+                f"{self._service.name} has not answered for {seconds:.0f} s during {self._verb}. Start it again, and resume the "
+                "run."
             )
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from sparring.runtime import event_loop
+
 Value = TypeVar("Value", covariant=True)
 
 
@@ -146,3 +148,9 @@ class Service(Protocol):
     def close(self) -> None:
         """Close the connections."""
         ...
+
+
+def sample_token(sampler: Sampler, prompt_ids: Sequence[int]) -> Sample:
+    """Sample one token, from a thread without an event loop. Raises ServiceError."""
+    sampling = sampler.sample(prompt_ids, max_tokens=1, temperature=1.0, top_p=1.0, stop_ids=(), seed=0)
+    return event_loop.submit(sampling).result()

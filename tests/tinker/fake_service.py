@@ -40,6 +40,8 @@ class Deviations:
     sampling_restores: bool = False
     """Whether sampling with earlier weights puts these back into training."""
     leaks_padding: bool = False
+    forgets_adapters: bool = False
+    """Whether it samples only with weights whose adapter has not been unloaded."""
 
 
 @dataclass
@@ -133,6 +135,7 @@ class FakeTrainer:
         self.service, self.policy = service, policy
         self.optimizer = torch.optim.AdamW(list(policy.trained.values()), lr=0.0)
         self.queue: list[Computed[Any]] = []
+        self.is_loaded = True
         self.passes: list[tuple[list[Row], str, Mapping[str, float]]] = []
         """The passes since the last step. A service that divides by the rows of a step divides when it takes the step."""
 
@@ -161,6 +164,7 @@ class FakeTrainer:
 
     def close(self) -> None:
         self.service.log.append("unload")
+        self.is_loaded = False
 
     def _submit(self, verb: str, run: Callable[[], Value]) -> Computed[Value]:
         self.service.check(verb)
@@ -232,6 +236,9 @@ class FakeSampler:
         seed: int,
     ) -> Sample:
         self._service.check("sample")
+        is_loaded = self._path is None or self._service.stored[self._path][0].is_loaded
+        if self._service.deviations.forgets_adapters and not is_loaded:
+            raise ServiceError(f"{self._service.name} has unloaded the adapter of {self._path}.")
         if self._service.deviations.sampling_restores and self._path is not None:
             trainer, tensors, _ = self._service.stored[self._path]
             trainer.policy.restore(tensors)
