@@ -42,19 +42,20 @@ class SdkService:
     def __init__(self, base_url: str, *, model: str, api_key: str | None = None) -> None:
         """Connect to a service. Raises ServiceError if it does not answer, or if the package is not installed."""
         try:
-            import tinker
+            import tinker  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise ServiceError(
                 'a Tinker service needs its client. Install it with: pip install "sparring[tinker]"'
             ) from error
         self.name = f"the Tinker service at {base_url} ({model})"
-        self._sdk, self._model, self._base_url = tinker, model, base_url.rstrip("/")
+        sdk: Any = tinker
+        self._sdk, self._model, self._base_url = sdk, model, base_url.rstrip("/")
         # The package warns about waits of its blocking methods, which it also reports for a download.
         logging.getLogger("tinker").setLevel(logging.ERROR)
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="sparring-tinker")
         self._api_key = api_key or "tml-none"
         self._silent_since: float | None = None
-        self._client = self._ask("connect", lambda: tinker.ServiceClient(base_url=base_url, api_key=self._api_key))
+        self._client = self._ask("connect", lambda: sdk.ServiceClient(base_url=base_url, api_key=self._api_key))
 
     def create(self, *, rank: int, seed: int) -> SdkTrainer:
         return self._trainer(
@@ -185,7 +186,9 @@ class SdkTrainer:
         holder, request = self._client.holder, self._types.UnloadModelRequest(model_id=self._client.model_id)
 
         async def unload() -> None:
-            from tinker.lib.client_connection_pool_type import ClientConnectionPoolType
+            from tinker.lib.client_connection_pool_type import (  # pyright: ignore[reportMissingImports]
+                ClientConnectionPoolType,
+            )
 
             with holder.aclient(ClientConnectionPoolType.TRAIN) as client:
                 await client.models.unload(request=request)
