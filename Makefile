@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long evidence test long fast lint resolve wheelhouse locked lock audit sbom release docs browser clients openenv mlflow wandb tinker-server tinker-recipes vllm vllm-learn cluster llama-cpp faults gpu benchmarks smoke tutorials clean
+.PHONY: quickstart quickstart-long evidence test long fast lint resolve wheelhouse locked lock audit sbom release docs browser clients openenv mlflow wandb tinker tinker-server tinker-recipes vllm vllm-learn cluster llama-cpp faults gpu benchmarks smoke tutorials clean
 
 # Trains a small model, in minutes on any two cores; quickstart-long trains the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -153,6 +153,23 @@ browser: .venv/dev
 vllm-learn: .venv/dev .clients/vllm
 	SPARRING_VLLM=.clients/vllm $(BIN)/python -m benchmarks.vllm
 
+# The learner and the engine on a real Tinker server, SkyRL with JAX on the CPU, in an environment of its own below .clients/
+# (6 GB with torch for GPUs, Python 3.12), with the version of the package `tinker` that it pins. 10 minutes on two cores.
+PYTHON312 ?= $(shell command -v python3.12)
+tinker: .venv/tinker .clients/skyrl/created .clients/tinker-0.25.0
+	SPARRING_TEST_TINKER=.clients/skyrl SPARRING_TEST_TINKER_SDKS=.clients/tinker-0.25.0 \
+		$(BIN)/python -m pytest --tier all tests/tinker
+
+# The server imports aiohttp, which its extra does not name. torch is first, so that its build is that of the index.
+.clients/skyrl/created:
+	$(PYTHON312) -m venv .clients/skyrl
+	.clients/skyrl/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	.clients/skyrl/bin/python -m pip install --quiet --disable-pip-version-check 'skyrl[tinker,jax]==0.4.0' 'torch==2.13.0' aiohttp
+	touch $@
+
+.clients/tinker-%: .venv/tinker
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ tinker==$*
+
 # Trains on a Ray cluster of this machine, with real vLLM servers, and kills a worker, a rank and a server meanwhile. At most 15
 # minutes on two cores.
 cluster: .venv/cluster .clients/vllm
@@ -213,6 +230,10 @@ smoke: .venv/benchmarks
 
 .venv/benchmarks: .venv/dev
 	$(INSTALL) --editable '.[train,data,dev,benchmarks]'
+	touch $@
+
+.venv/tinker: .venv/dev
+	$(INSTALL) --editable '.[train,data,dev,tinker]'
 	touch $@
 
 .venv/cluster: .venv/dev

@@ -191,6 +191,9 @@ class EngineCapabilities:
     reports_removed_mass: bool = False
     """The engine's answers report how much probability a grammar removed. Otherwise, constrained turns are not
     trained."""
+    takes_any_weights: bool = True
+    """The engine samples with any weights of its model. Otherwise, it samples only with weights that its own service has
+    trained."""
     scores_given_ids: bool = False
     """The engine returns the log-probabilities of given ids. Training uses them to detect weights that did not
     arrive."""

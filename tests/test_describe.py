@@ -21,7 +21,7 @@ def test_a_key_is_described_with_its_type_range_default_and_meaning() -> None:
     rate = describe("optimizer.learning_rate")
     assert (rate.type, rate.range, rate.default) == ("number", "above 0, at most 1", 4e-5)
     assert rate.meaning == "Learning rate of the RL steps."
-    assert rate.read_by == "training only (engine.type = 'torch', 'remote', 'vllm' or 'sglang')"
+    assert rate.read_by == "training only (engine.type = 'torch', 'remote', 'vllm', 'sglang' or 'tinker')"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ UNREAD = {
     "tracking.wandb_entity": ("a", [], "tracking.wandb = true"),
     "tracking.wandb_mode": ("offline", [], "tracking.wandb = true"),
     "engine.script": ("a.jsonl", [], "engine.type = 'scripted'"),
-    "learner.base_url": ("http://a", [], "learner.type = 'remote'"),
+    "learner.base_url": ("http://a", [], "learner.type = 'remote' or 'tinker'"),
     "algorithm.ratio_cap": (2.0, [], "loss_fn = dppo_tv (20.0)"),
 }
 

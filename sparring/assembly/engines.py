@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sparring.engines.servers.processes import StartedServers
     from sparring.models.policy import Policy
     from sparring.runtime.launcher import Launcher
-    from sparring.training.learner import TorchLearner
+    from sparring.training.learner import AdamWSettings, TorchLearner
     from sparring.training.started_ranks import StartedRanks
 
 Announce: TypeAlias = Callable[[str], object]
@@ -187,22 +187,29 @@ def build_learner(config: Config, policy: Policy, algorithm: Algorithm) -> Torch
     """Return the learner of the model in this process, with the recipe's loss."""
     from sparring.algorithms.losses import LOSSES
     from sparring.planning.gate import needs_checkpointing
-    from sparring.training.learner import AdamWSettings, TorchLearner
+    from sparring.training.learner import TorchLearner
 
-    optimizer = config.optimizer
     return TorchLearner(
         policy,
-        adam=AdamWSettings(
-            beta1=optimizer.adam_beta1,
-            beta2=optimizer.adam_beta2,
-            eps=optimizer.adam_eps,
-            weight_decay=optimizer.adam_weight_decay,
-            grad_clip_norm=optimizer.adam_grad_clip_norm,
-            lora_plus_lr_ratio=optimizer.lora_plus_lr_ratio,
-        ),
-        max_tokens_per_microbatch=optimizer.max_tokens_per_microbatch,
+        adam=adam_settings(config),
+        max_tokens_per_microbatch=config.optimizer.max_tokens_per_microbatch,
         activation_checkpointing=needs_checkpointing(config, policy.base.config.to_dict()),
         losses={**LOSSES, config.algorithm.loss_fn: algorithm.loss},
+    )
+
+
+def adam_settings(config: Config) -> AdamWSettings:
+    """Return the recipe's settings of AdamW."""
+    from sparring.training.learner import AdamWSettings
+
+    optimizer = config.optimizer
+    return AdamWSettings(
+        beta1=optimizer.adam_beta1,
+        beta2=optimizer.adam_beta2,
+        eps=optimizer.adam_eps,
+        weight_decay=optimizer.adam_weight_decay,
+        grad_clip_norm=optimizer.adam_grad_clip_norm,
+        lora_plus_lr_ratio=optimizer.lora_plus_lr_ratio,
     )
 
 

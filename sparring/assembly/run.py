@@ -40,6 +40,7 @@ from sparring.assembly.policies import (
     load_policy,
 )
 from sparring.assembly.tasks import Tasks, load_curriculum, load_task_kinds, load_tasks
+from sparring.assembly.tinker import build_service_engine, build_service_learner, describe_service
 from sparring.assembly.user_code import UserCode, load_user_code
 from sparring.assembly.warm_start import check_demonstrations
 from sparring.chat import create_chat
@@ -194,7 +195,9 @@ def load_training_parts(
     with _closed_on_failure(rollout.engine):
         if config.learner.shard_weights and rollout.policy is not None:
             rollout.policy.check_sharding()
-        if config.learner.type == "remote":
+        if config.learner.type == "tinker":
+            learner = build_service_learner(config, algorithm, len(rollout.model.tokenizer), announce)
+        elif config.learner.type == "remote":
             learner = connect_learner(config, rollout.initial_weights)
         elif not learns_here:
             learner = connect_group(config, rollout.policy, rollout.initial_weights, servers)
@@ -241,8 +244,10 @@ def _rollout_parts(
     kind_of = load_task_kinds(config, tasks)
     num_threads = config.run.num_threads or os.cpu_count() or 1
     torch.set_num_threads(num_threads)
-    loaded = None if learns_here else describe_remote(config)
-    if loaded is None:
+    if config.engine.type == "tinker":
+        policy, (model, weights) = None, describe_service(config)
+        chat, engine = model.chat, build_service_engine(config, model, weights)
+    elif learns_here or (loaded := describe_remote(config)) is None:
         policy = load_policy(config, recipe_dir)
         weights = policy.snapshot()
         chat = create_chat(policy.tokenizer, config.model.name)

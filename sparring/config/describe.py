@@ -176,7 +176,7 @@ def _describe_readers(section: str, key: str) -> str:
     if key.startswith("lora_"):
         return _ADAPTER
     return (
-        "training only (engine.type = 'torch', 'remote', 'vllm' or 'sglang')"
+        "training only (engine.type = 'torch', 'remote', 'vllm', 'sglang' or 'tinker')"
         if key in TRAINING_KEYS.get(section, ())
         else ""
     )
@@ -194,7 +194,7 @@ def _describe_functions(key: str) -> str:
         parts.append(f"{choice} = {', '.join(shown)}")
     if parts and key != name:
         return f"{'; '.join(parts)}; these are values of {name}"
-    return "; ".join(parts) or "training only (engine.type = 'torch', 'remote', 'vllm' or 'sglang')"
+    return "; ".join(parts) or "training only (engine.type = 'torch', 'remote', 'vllm', 'sglang' or 'tinker')"
 
 
 def _join(key: str, values: list[str]) -> str:

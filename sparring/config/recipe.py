@@ -87,7 +87,7 @@ def untrainable(config: Config, source: str) -> ConfigError:
     """Return the error for a recipe that cannot be trained because its engine returns no token ids."""
     message = (
         f"is {config.engine.type!r}, which returns messages without token ids, but training needs token ids. "
-        "Evaluate it with `sparring eval`, or train with engine.type = 'torch', 'remote', 'vllm' or 'sglang'."
+        "Evaluate it with `sparring eval`, or train with engine.type = 'torch', 'remote', 'vllm', 'sglang' or 'tinker'."
     )
     return ConfigError([ConfigProblem("engine.type", message)], source)
 

@@ -28,10 +28,16 @@ from sparring.engines.torch_engine import TorchEngine
 from sparring.models.adapter_files import AdapterShape
 from sparring.models.policy import LoraSettings, Policy, fingerprint
 from sparring.protocols import Engine, Learner
+from sparring.tinker.engine import TinkerEngine
+from sparring.tinker.formulas import Formula
+from sparring.tinker.learner import TinkerLearner
+from sparring.tinker.probe import probe
 from sparring.training.group import GroupLearner
 from sparring.training.learner import AdamWSettings, TorchLearner
 from sparring.training.remote import RemoteLearner
+from sparring.training.sequences import build_demonstration_batch
 from sparring.types import SampleRequest, Weights
+from tests.tinker.fake_service import Deviations, FakeService
 
 VOCAB = 60
 CONTEXT = 128
@@ -51,6 +57,8 @@ class EngineCase:
     second: Weights
     is_slotted: bool = True
     """Whether it samples one turn at a time, so that a turn that is not given up delays the next."""
+    is_tempered: bool = True
+    """Whether its log-probabilities are those after the temperature. Otherwise, they are those at temperature 1."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +77,16 @@ class LearnerCase:
 
     make: Callable[[], Learner]
     has_adapter: bool
+    takes_weights: bool = True
+    """Whether it takes weights that are sent to it. Otherwise, it takes weights that it has stored with their state."""
 
 
 @dataclass(frozen=True)
 class LearnerCases:
-    """A learner that trains an adapter, and one that trains all weights."""
+    """A learner that trains an adapter, and one that trains all weights, if there is one."""
 
     adapter: LearnerCase
-    all_weights: LearnerCase
+    all_weights: LearnerCase | None
 
 
 class Letters:
@@ -279,6 +289,49 @@ def group_cases(num_ranks: int) -> Iterator[LearnerCases]:
         yield LearnerCases(case("rank", lora=True), case("rank of all weights", lora=False))
 
 
+def tinker_service(deviations: Deviations = Deviations()) -> FakeService:  # noqa: B008
+    return FakeService(
+        partial(make_policy, lora=True),
+        ADAPTER,
+        deviations,
+        token_seconds=lambda prompt: 0.2 if prompt[0] == SLOW else 0.0,
+    )
+
+
+@contextmanager
+def tinker_cases() -> Iterator[EngineCases]:
+    """The engine on a service that speaks the Tinker API, and weights that the service has trained."""
+    service = tinker_service()
+    learner = TinkerLearner(service, shape=ADAPTER)
+    trained = []
+    for batch in (build_demonstration_batch([((1, 2, one), (False, True, True))]) for one in (9, 10)):
+        learner.forward_backward(batch, "cross_entropy", {})
+        learner.optim_step(0.1)
+        trained.append(learner.export_weights())
+    first, second = trained
+
+    def build() -> EngineCase:
+        engine = TinkerEngine(service, weights=first, max_context_tokens=CONTEXT, max_running=1, decode=LETTERS.decode)
+        return EngineCase(engine, first, second, is_tempered=False)
+
+    yield EngineCases(build, build)
+    learner.close()
+
+
+@contextmanager
+def tinker_learner_cases(deviations: Deviations) -> Iterator[LearnerCases]:
+    """The learner on a service, with the plan that the probe makes for what the service computes."""
+    service = tinker_service(deviations)
+    plan = probe(service, rank=ADAPTER.rank, vocabulary_size=VOCAB, samples=False).plan
+
+    def build() -> Learner:
+        return TinkerLearner(
+            service, shape=ADAPTER, plan=plan, adam=AdamWSettings(grad_clip_norm=0.0), max_tokens_per_request=8
+        )
+
+    yield LearnerCases(LearnerCase(build, has_adapter=True, takes_weights=False), all_weights=None)
+
+
 ENGINES: Mapping[str, Callable[[], AbstractContextManager[EngineCases]]] = {
     "torch": torch_cases,
     "scripted": scripted_cases,
@@ -286,9 +339,14 @@ ENGINES: Mapping[str, Callable[[], AbstractContextManager[EngineCases]]] = {
     "vllm": partial(server_cases, VLLM),
     "sglang": partial(server_cases, SGLANG),
     "vllm of all weights": vllm_cases_of_all_weights,
+    "tinker": tinker_cases,
 }
 LEARNERS: Mapping[str, Callable[[], AbstractContextManager[LearnerCases]]] = {
     "torch": torch_learner_cases,
     "remote": remote_learner_cases,
     "two ranks": partial(group_cases, 2),
+    "tinker": partial(tinker_learner_cases, Deviations()),
+    "tinker as SkyRL computes it": partial(
+        tinker_learner_cases, Deviations(formula=Formula(row="weights", whole="rows"), clips_gradients=False)
+    ),
 }

@@ -39,11 +39,12 @@ async def served(subject: Subject) -> Iterable[Finding]:
     The rule temporarily loads changed weights into the engine. The engine's log-probabilities and its fingerprint must
     change with the weights, and must return to their old values afterwards. If the engine continues to sample with the
     base model, training has no effect, and no curve shows why. The rule does not check an engine that cannot return the
-    log-probabilities of tokens that it receives.
+    log-probabilities of tokens that it receives, or that samples only with weights that its service has trained.
     """
     parts = subject.parts
     assert parts is not None, "the rule needs the model"
-    if not parts.engine.capabilities.scores_given_ids:
+    can = parts.engine.capabilities
+    if not (can.scores_given_ids and can.takes_any_weights):
         return ()
     prompt, before = _prompt(subject, parts), parts.learner.export_weights()
     version, mark = parts.engine.policy_version, parts.engine.fingerprint

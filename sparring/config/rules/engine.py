@@ -101,6 +101,46 @@ def address_of_a_remote_learner(config: Config) -> Iterator[Conflict]:
         yield Conflict("learner.base_url", "is missing; learner.type = 'remote' needs it.", ("learner.type",))
 
 
+def needs_of_a_tinker_service(config: Config) -> Iterator[Conflict]:
+    if config.engine.type == "tinker" and config.learner.type != "tinker":
+        yield Conflict(
+            "engine.type",
+            "is 'tinker', the service of the learner, but learner.type is not 'tinker'; set both.",
+            ("learner.type",),
+        )
+    if config.learner.type != "tinker":
+        return
+    for key in ("base_url", "model"):
+        if getattr(config.learner, key) is None:
+            yield Conflict(f"learner.{key}", "is missing; learner.type = 'tinker' needs it.", ("learner.type",))
+    one = "but a Tinker service"
+    for key, value, message in (
+        (
+            "model.trained_weights",
+            config.model.trained_weights == "lora",
+            f"is 'full', {one} trains adapters; use 'lora'.",
+        ),
+        (
+            "sampling.temperature",
+            config.sampling.temperature == 1.0,
+            f"is not 1, {one} trains at temperature 1; set it to 1.",
+        ),
+        (
+            "algorithm.entropy_coef",
+            not config.algorithm.entropy_coef,
+            f"is not 0, {one} returns no entropies; set it to 0.",
+        ),
+        (
+            "optimizer.lora_plus_lr_ratio",
+            config.optimizer.lora_plus_lr_ratio == 1.0,
+            f"is not 1, {one} has one learning rate for all matrices; set it to 1.",
+        ),
+        ("model.lora_layers", config.model.lora_layers is None, f"is given, {one} adapts all layers; leave it out."),
+    ):
+        if not value:
+            yield Conflict(key, message, ("learner.type",))
+
+
 def ranks_of_a_group(config: Config) -> Iterator[Conflict]:
     learner = config.learner
     if learner.type != "group":
@@ -237,6 +277,7 @@ RULES: tuple[ConfigRule, ...] = (
     limits_of_sglang,
     keys_of_other_learners,
     address_of_a_remote_learner,
+    needs_of_a_tinker_service,
     ranks_of_a_group,
     cluster_without_servers,
     invalid_endpoint,

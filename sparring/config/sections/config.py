@@ -127,9 +127,8 @@ class Config(Section):
         if section.off_policy_correction is not None:
             return section.off_policy_correction
         # The servers' kernels differ from the learner's, so even its newest tokens are slightly off-policy.
-        bound = (
-            max(1, self.rollout.max_steps_off_policy) if self.engine.uses_servers else self.rollout.max_steps_off_policy
-        )
+        is_elsewhere = self.engine.uses_servers or self.engine.type == "tinker"
+        bound = max(1 if is_elsewhere else 0, self.rollout.max_steps_off_policy)
         return choice.default_correction(section.loss_fn, max_steps_off_policy=bound)
 
     def chosen_functions(self) -> dict[str, str]:

@@ -244,11 +244,12 @@ class RolloutSection(Section):
 class EngineSection(Section):
     """The engine that samples completions. `ENGINE_KEYS` lists the keys that each engine reads."""
 
-    type: Literal["torch", "remote", "vllm", "sglang", "openai", "scripted"] = Field(
+    type: Literal["torch", "remote", "vllm", "sglang", "tinker", "openai", "scripted"] = Field(
         default="torch",
         description="What samples completions: `torch`, the model in this process; `remote`, an engine that another process "
-        "serves (`sparring engine`); `vllm`, vLLM servers; `sglang`, running SGLang servers; `openai`, an OpenAI-compatible "
-        "endpoint; or `scripted`, a script. Only `torch`, `remote`, `vllm` and `sglang` can be trained.",
+        "serves (`sparring engine`); `vllm`, vLLM servers; `sglang`, running SGLang servers; `tinker`, the service of "
+        "[learner]; `openai`, an OpenAI-compatible endpoint; or `scripted`, a script. `openai` and `scripted` cannot be "
+        "trained.",
     )
     base_url: str | None = Field(
         default=None, description="Address of the endpoint, with its /v1, or of the remote engine."
@@ -316,6 +317,7 @@ ENGINE_KEYS: Mapping[str, frozenset[str]] = {
     "remote": frozenset({"type", "base_url", "api_key_env", "deterministic"}),
     "vllm": frozenset({"type", "base_urls", "adapters_dir", "api_key_env", "max_running", *LOCAL_SERVER_KEYS}),
     "sglang": frozenset({"type", "base_urls", "adapters_dir", "api_key_env", "max_running"}),
+    "tinker": frozenset({"type", "max_running"}),
     "openai": frozenset({"type", "base_url", "model", "api_key_env", "max_running"}),
     "scripted": frozenset({"type", "script"}),
 }
@@ -338,6 +340,7 @@ ENGINE_CAPABILITIES: Mapping[str, EngineCapabilities] = {
     "remote": _TOKENS,
     "vllm": replace(_ADAPTERS, constrained_sampling=True),
     "sglang": _ADAPTERS,
+    "tinker": replace(_ADAPTERS, pins_weights=False, takes_any_weights=False),
     "openai": EngineCapabilities(),
     "scripted": EngineCapabilities(),
 }

@@ -238,12 +238,14 @@ class OptimizerSection(Section):
 class LearnerSection(Section):
     """The learner. `LEARNER_KEYS` lists the keys that each type reads."""
 
-    type: Literal["here", "remote", "group"] = Field(
+    type: Literal["here", "remote", "group", "tinker"] = Field(
         default="here",
         description="Where the learner runs: `here`, in this process; `remote`, in another process that serves it (`sparring "
-        "learner`); `group`, in several such processes that train one model together.",
+        "learner`); `group`, in several such processes that train one model together; `tinker`, on a service that speaks the "
+        "Tinker API.",
     )
-    base_url: str | None = Field(default=None, description="Address of the remote learner.")
+    base_url: str | None = Field(default=None, description="Address of the remote learner or of the service.")
+    model: str | None = Field(default=None, min_length=1, description="Name of the base model at the service.")
     base_urls: tuple[str, ...] = Field(
         strict=False,
         default=(),
@@ -269,6 +271,7 @@ class LearnerSection(Section):
 LEARNER_KEYS: Mapping[str, frozenset[str]] = {
     "here": frozenset({"type"}),
     "remote": frozenset({"type", "base_url", "api_key_env"}),
+    "tinker": frozenset({"type", "base_url", "model", "api_key_env"}),
     "group": frozenset({"type", "base_urls", "num_ranks", "min_ranks", "rank_timeout", "shard_weights", "api_key_env"}),
 }
 """The keys of [learner] that each type reads."""

@@ -1,0 +1,109 @@
+"""Build the engine and the learner of a recipe on a service that speaks the Tinker API."""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparring.assembly.algorithm import Algorithm
+from sparring.assembly.engines import TO_STDERR, Announce, adam_settings
+from sparring.config import Config, key_from
+from sparring.errors import DataError, ServiceError
+from sparring.models.description import ModelDescription, find_folder, read_description
+from sparring.protocols import Engine, Learner
+from sparring.types import Weights
+
+if TYPE_CHECKING:
+    from sparring.tinker.probe import Probed
+    from sparring.tinker.sdk import SdkService
+
+
+def connect_service(config: Config) -> SdkService:
+    """Connect to the service of [learner]. Raises ServiceError."""
+    from sparring.tinker.sdk import SdkService
+
+    section = config.learner
+    assert section.base_url is not None and section.model is not None, "the configuration requires both"  # noqa: PT018
+    return SdkService(section.base_url, model=section.model, api_key=key_from(section.api_key_env))
+
+
+def describe_service(config: Config) -> tuple[ModelDescription, Weights]:
+    """Return the description of the model that a service samples and trains, from the folder `model.name`, and its untrained
+    weights. Raises DataError if there is no such folder."""
+    from sparring.tinker.learner import base_weights
+
+    folder = find_folder(config.model.name)
+    if folder is None:
+        raise DataError(
+            f"model.name is {config.model.name!r}, but with engine.type = 'tinker' it is a folder with the model's config and "
+            "tokenizer, whose weights stay on the service. Download these files, and name the folder."
+        )
+    assert config.learner.model is not None, "the configuration requires it"
+    name = f"{config.learner.base_url} {config.learner.model}"
+    temporary = tempfile.TemporaryDirectory(prefix="sparring-base-")
+    weights = base_weights(Path(temporary.name), name)
+    weakref.finalize(weights.tensors, temporary.cleanup)
+    description = read_description(
+        folder, config.model, device="the service", base_fingerprint=lambda: weights.fingerprint
+    )
+    return description, weights
+
+
+def build_service_engine(config: Config, model: ModelDescription, weights: Weights) -> Engine:
+    """Return the engine of a service, which samples with the base model first. Raises ServiceError."""
+    from sparring.tinker.engine import TinkerEngine
+
+    return TinkerEngine(
+        connect_service(config),
+        weights=weights,
+        max_context_tokens=model.max_positions,
+        max_running=config.engine.max_running,
+        decode=model.chat.decode,
+    )
+
+
+def build_service_learner(
+    config: Config, algorithm: Algorithm, vocabulary_size: int, announce: Announce = TO_STDERR
+) -> Learner:
+    """Measure a service, show what was found, and return the learner of a new adapter on the service.
+
+    Raises ServiceError if the service computes something else than the recipe needs.
+    """
+    from sparring.algorithms.losses import LOSSES
+    from sparring.models.adapter_files import AdapterShape
+    from sparring.tinker.learner import TinkerLearner, check_settings
+    from sparring.tinker.probe import describe, probe
+
+    service, section = connect_service(config), config.model
+    try:
+        samples = config.engine.type == "tinker"
+        probed = probe(service, rank=section.lora_rank, vocabulary_size=vocabulary_size, samples=samples)
+        announce(f"{service.name} was measured: {describe(probed)}")
+        adam = adam_settings(config)
+        check_settings(adam, clips_gradients=probed.clips_gradients, name=service.name)
+        _check_sampling(config, probed, service.name)
+        return TinkerLearner(
+            service,
+            shape=AdapterShape(rank=section.lora_rank, alpha=section.lora_alpha),
+            seed=config.run.seed,
+            plan=probed.plan,
+            adam=adam,
+            max_tokens_per_request=config.optimizer.max_tokens_per_microbatch,
+            losses={**LOSSES, config.algorithm.loss_fn: algorithm.loss},
+        )
+    except BaseException:
+        service.close()
+        raise
+
+
+def _check_sampling(config: Config, probed: Probed, name: str) -> None:
+    """Raise ServiceError if turns with earlier weights would put these back into training."""
+    is_frozen = any(policy.role == "frozen" and policy.weights != "base" for policy in config.policies.values())
+    if probed.sampling_restores and (config.rollout.max_steps_off_policy > 0 or is_frozen):
+        raise ServiceError(
+            f"{name} puts earlier weights back into training if a turn is sampled with them. Train synchronously "
+            "(rollout.max_steps_off_policy = 0) and without frozen policies of other weights, or sample with vLLM "
+            "(engine.type = 'vllm')."
+        )
