@@ -58,6 +58,10 @@ def test_the_best_is_shown_and_exported_by_name(tmp_path: Path, monkeypatch: pyt
         assert done.exit_code == 0, done.output
     best, second, newest = (Path(f"out {name}/model.safetensors").read_bytes() for name in ("run@best", "run@2", "run"))
     assert best == second != newest
+    (folder.evaluations / "validation-3.json").unlink()
+    table = CliRunner().invoke(app, ["runs", "show", "run"]).stdout
+    assert "none" in table
+    assert "None" not in table
 
 
 def test_a_name_of_no_checkpoint_is_an_error(tmp_path: Path) -> None:

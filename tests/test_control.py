@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
 from sparring.cli import app
+from sparring.evaluation.controls import enough_steps
 from sparring.ledger import Ledger
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import warm_start
@@ -128,6 +129,17 @@ def test_without_a_number_it_lasts_longer_than_rl_on_a_machine_that_becomes_fast
     assert found["seconds"] >= found["rl_seconds"] == 5.0
     assert len(found["validated"]) == 1 + control.NUM_POINTS
     assert list(found["validated"])[-1] == str(found["steps"])
+
+
+def test_the_command_for_a_longer_control_is_shown_instead_of_the_evaluation(run: Path) -> None:
+    made = sparring("control", str(run), "--steps", "1")
+    assert made.exit_code == 0, made.output
+    control = json.loads((run / "controls" / "warm_start_continued" / "state.json").read_text())
+    assert control["seconds"] < control["rl_seconds"]
+    steps = enough_steps(1, control["seconds"], control["rl_seconds"])
+    shown = " ".join(made.output.split())
+    assert f"sparring control {run} --steps {steps}" in shown
+    assert "next: sparring eval" not in shown
 
 
 def test_an_evaluation_that_names_it_makes_it_once(run: Path) -> None:

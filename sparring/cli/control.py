@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,11 +39,15 @@ def control(
     if as_json:
         print_json({"run": str(path), **asdict(made)})
     else:
-        show_control(made)
-        say(f"next: sparring eval {shlex.quote(str(path))}")
+        show_control(made, path)
+        if made.seconds >= made.rl_seconds:
+            say(f"next: sparring eval {shlex.quote(str(path))}")
 
 
-def show_control(made: Control) -> None:
+def show_control(made: Control, run: Path) -> None:
+    """Show a control of the run, and the command that trains a longer one if it took less time than RL."""
+    from sparring.evaluation.controls import enough_steps
+
     rows: list[list[object]] = [
         [step, f"{success:.3f}", "kept" if step == made.best_step else ""] for step, success in made.validated.items()
     ]
@@ -52,7 +57,5 @@ def show_control(made: Control) -> None:
         rows,
     )
     if made.seconds < made.rl_seconds:
-        say(
-            "note: this took less time than RL, so the comparison favors RL; leave out --steps and warm_start.control_steps, and "
-            "the control takes as many steps as it needs"
-        )
+        longer = f"sparring control {shlex.quote(str(run))} --steps {enough_steps(made.steps, made.seconds, made.rl_seconds)}"
+        say(f"note: this took less time than RL, so a comparison would favor RL; before an evaluation: {longer}")

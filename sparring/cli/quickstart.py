@@ -86,7 +86,7 @@ def _train_and_evaluate(recipe: Path, changes: list[str], as_json: bool) -> Eval
         return None
     control = continue_warm_start(result.run, quiet=as_json)
     if not as_json:
-        show_control(control)
+        show_control(control, result.run)
     return MultiTurnRLEvaluator(result.run, quiet=as_json).evaluate()
 
 

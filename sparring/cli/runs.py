@@ -125,7 +125,10 @@ def runs_show(
     if latest:
         _show_metrics(latest, show_all)
     if kept:
-        rows = [[each["step"], each["score"], "best" if each["is_best"] else ""] for each in kept]
+        rows = [
+            [each["step"], "none" if each["score"] is None else each["score"], "best" if each["is_best"] else ""]
+            for each in kept
+        ]
         Console().table("checkpoints", ["step", "validation score", ""], rows)
     for path in evaluations:
         say(f"evaluation: {path}")

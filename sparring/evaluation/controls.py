@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -41,6 +42,11 @@ class Rise(StrEnum):
 
 
 WORDS = {Rise.ROSE: "better than", Rise.NOT_SHOWN: "not shown to be better than", Rise.FELL: "worse than"}
+
+
+def enough_steps(steps: int, seconds: float, rl_seconds: float) -> int:
+    """Return a number of supervised steps that takes longer than RL, given that `steps` of them took `seconds`."""
+    return math.ceil(11 * steps * rl_seconds / (10 * seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,6 +21,7 @@ from sparring.evaluation.controls import (
     Rise,
     RunFacts,
     compared,
+    enough_steps,
     is_decided_by_late,
     is_decided_by_lost,
     listed,
@@ -197,7 +197,7 @@ def _too_short(seen: Seen) -> Iterator[str]:
             f"long as RL; `sparring control {seen.facts.name}` trains that control."
         )
         return
-    longer = f" --steps {math.ceil(11 * made.steps * made.rl_seconds / (10 * made.seconds))}" if made.seconds else ""
+    longer = f" --steps {enough_steps(made.steps, made.seconds, made.rl_seconds)}" if made.seconds else ""
     yield (
         f"The warm start was continued for {made.seconds:.0f} s, but RL took {made.rl_seconds:.0f} s, so nothing is "
         f"known about imitation for as long as RL; `sparring control {seen.facts.name}{longer}` trains a longer "
