@@ -8,7 +8,7 @@ import platform
 import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from sparring.agents import AgentResult, CommandAgent, EnvironmentAgent, FunctionAgent
 from sparring.agents.http import HttpAgent, PushLimits
@@ -73,7 +73,7 @@ def load_agent(
     seconds = config.rollout.rollout_timeout + overtime(config.rollout.rollout_timeout)
     pushing: HttpAgent | None = None
     if section.function is not None:
-        found = load_object(section.function, folder=recipe_dir)
+        found: Any = load_object(section.function, folder=recipe_dir)
         if not isinstance(found, FunctionAgent) and (inspect.isclass(found) or not callable(found)):
             raise UsageError(
                 f"agent.function = {section.function!r} is {found!r}; write a function `play(task, session)`, async or not, "

@@ -506,15 +506,14 @@ class TorchEngine:
             return []
         # Turns with equal histories and settings draw from one distribution, unless a grammar changes it.
         places: dict[object, int] = {}
-        leaders: list[RunningTurn] = []
-        rows: list[int] = []
+        leaders, rows = list[RunningTurn](), list[int]()
         for turn in turns:
             settings = turn.request.sampling
             same = turn if turn in masks else (turn.key, settings.temperature, settings.top_p, turn.request.top_k)
-            if same not in places:
-                places[same] = len(leaders)
+            place = places.setdefault(same, len(leaders))
+            if place == len(leaders):
                 leaders.append(turn)
-            rows.append(places[same])
+            rows.append(place)
         sampling = [turn.request.sampling for turn in leaders]
         logits_B_V = torch.stack([logits[turn.key] for turn in leaders])
         if masks:
@@ -522,8 +521,8 @@ class TorchEngine:
             logits_B_V, removed_C = constrain(logits_B_V, allowed, sampling)
             for row, removed in zip(allowed, removed_C.tolist(), strict=True):
                 leaders[row].removed_mass = max(leaders[row].removed_mass, removed)
-        uniforms, top_ks = [turn.uniforms.next() for turn in turns], [turn.request.top_k for turn in leaders]
-        tokens_T, logprobs_T = draw(logits_B_V, sampling, uniforms, rows, top_ks=top_ks)
+        uniforms, tops = [turn.uniforms.next() for turn in turns], [turn.request.top_k for turn in leaders]
+        tokens_T, logprobs_T = draw(logits_B_V, sampling, uniforms, rows, top_ks=tops)
         for turn, token, logprob in zip(turns, tokens_T.tolist(), logprobs_T.tolist(), strict=True):
             turn.append(token, logprob)
             if not self._strangers:
