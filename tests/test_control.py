@@ -20,12 +20,12 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
 from sparring.cli import app
-from sparring.evaluation.controls import enough_steps
 from sparring.ledger import Ledger
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import warm_start
 from sparring.training.learner import AdamWState
 from sparring.training_run import control
+from sparring.training_run.control import Control
 
 ROOT = Path(__file__).parents[1]
 SMALL = (
@@ -131,14 +131,15 @@ def test_without_a_number_it_lasts_longer_than_rl_on_a_machine_that_becomes_fast
     assert list(found["validated"])[-1] == str(found["steps"])
 
 
-def test_the_command_for_a_longer_control_is_shown_instead_of_the_evaluation(run: Path) -> None:
-    made = sparring("control", str(run), "--steps", "1")
-    assert made.exit_code == 0, made.output
-    control = json.loads((run / "controls" / "warm_start_continued" / "state.json").read_text())
-    assert control["seconds"] < control["rl_seconds"]
-    steps = enough_steps(1, control["seconds"], control["rl_seconds"])
-    shown = " ".join(made.output.split())
-    assert f"sparring control {run} --steps {steps}" in shown
+def test_the_command_for_a_longer_control_is_shown_instead_of_the_evaluation(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(*_: object, **__: object) -> Control:
+        return Control(steps=318, seconds=113.0, rl_seconds=129.0, validated={0: 0.2}, best_step=0, fingerprint="")
+
+    monkeypatch.setattr("sparring.training_run.control.continue_warm_start", made)
+    shown = " ".join(sparring("control", str(run)).output.split())
+    assert f"sparring control {run} --steps 400" in shown
     assert "next: sparring eval" not in shown
 
 
