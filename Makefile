@@ -120,7 +120,7 @@ wandb: .venv/dev
 # minutes on two cores once they are installed.
 TINKER := 0.16.1 0.25.0 0.38.0
 tinker-server: .venv/dev $(TINKER:%=.clients/tinker-%/created)
-	SPARRING_TEST_TINKER=$$(echo $(TINKER:%=$(CURDIR)/.clients/tinker-%/bin/python) | tr ' ' :) \
+	SPARRING_TEST_TINKER_CLIENTS=$$(echo $(TINKER:%=$(CURDIR)/.clients/tinker-%/bin/python) | tr ' ' :) \
 		$(BIN)/python -m pytest --tier all tests/serving/tinker
 
 .clients/tinker-%/created:
@@ -156,8 +156,8 @@ vllm-learn: .venv/dev .clients/vllm
 # The learner and the engine on a real Tinker server, SkyRL with JAX on the CPU, in an environment of its own below .clients/
 # (6 GB with torch for GPUs, Python 3.12), with the version of the package `tinker` that it pins. 10 minutes on two cores.
 PYTHON312 ?= $(shell command -v python3.12)
-tinker: .venv/tinker .clients/skyrl/created .clients/tinker-0.25.0
-	SPARRING_TEST_TINKER=.clients/skyrl SPARRING_TEST_TINKER_SDKS=.clients/tinker-0.25.0 \
+tinker: .venv/tinker .clients/skyrl/created .clients/tinker-sdk-0.25.0
+	SPARRING_TEST_TINKER=.clients/skyrl SPARRING_TEST_TINKER_SDKS=.clients/tinker-sdk-0.25.0 \
 		$(BIN)/python -m pytest --tier all tests/tinker
 
 # The server imports aiohttp, which its extra does not name. torch is first, so that its build is that of the index.
@@ -167,7 +167,7 @@ tinker: .venv/tinker .clients/skyrl/created .clients/tinker-0.25.0
 	.clients/skyrl/bin/python -m pip install --quiet --disable-pip-version-check 'skyrl[tinker,jax]==0.4.0' 'torch==2.13.0' aiohttp
 	touch $@
 
-.clients/tinker-%: .venv/tinker
+.clients/tinker-sdk-%: .venv/tinker
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ tinker==$*
 
 # Trains on a Ray cluster of this machine, with real vLLM servers, and kills a worker, a rank and a server meanwhile. At most 15

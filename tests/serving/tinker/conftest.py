@@ -67,10 +67,10 @@ def serve(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test with `client_python` for each interpreter that has the package tinker: those in SPARRING_TEST_TINKER, or
+    """Run a test with `client_python` for each interpreter that has the package tinker: those in SPARRING_TEST_TINKER_CLIENTS, or
     this one."""
     if "client_python" in metafunc.fixturenames:
-        given = [path for path in os.environ.get("SPARRING_TEST_TINKER", "").split(":") if path]
+        given = [path for path in os.environ.get("SPARRING_TEST_TINKER_CLIENTS", "").split(":") if path]
         found = given or ([sys.executable] if find_spec("tinker") else [])
         skip = pytest.param("", marks=pytest.mark.skip(reason="needs the package tinker: make tinker-server"))
         metafunc.parametrize("client_python", found or [skip])
