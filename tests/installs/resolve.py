@@ -62,12 +62,12 @@ def documented_combinations() -> set[tuple[str, ...]]:
 
 
 def made() -> list[tuple[str, ...]]:
-    """What the targets of the Makefile install, as `make` itself prints it."""
+    """What the targets of the Makefile install, as `make` itself prints it, except for SkyRL, which needs another Python."""
     makefile = (ROOT / "Makefile").read_text("utf-8")
     targets = next(line for line in makefile.splitlines() if line.startswith(".PHONY:")).split()[1:]
     command = ["make", "--dry-run", "--always-make", "--no-print-directory", *targets]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    installs = [line.partition(" -m pip install ")[2] for line in printed.splitlines()]
+    installs = [line.partition(" -m pip install ")[2] for line in printed.splitlines() if "/skyrl/" not in line]
     return [normalized(shlex.split(line)) for line in installs if line]
 
 

@@ -45,7 +45,11 @@ def test_every_direct_dependency_is_constrained() -> None:
 
 def test_the_documented_versions_are_those_that_pip_accepts_and_the_tests_use() -> None:
     page = (ROOT / "docs" / "installation.md").read_text("utf-8")
-    table = [re.findall(r"[^|]+", line)[:4] for line in page.splitlines() if re.match(r"\| (`|vLLM|Python)", line)]
+    table = [
+        re.findall(r"[^|]+", line)[:4]
+        for line in page.splitlines()
+        if re.match(r"\| (`[\w-]+` \| [>=]|vLLM|Python)", line)
+    ]
     documented = {
         name.strip(" `"): (accepted.strip(), tested.strip(), extra) for name, accepted, tested, extra in table
     }
