@@ -6,10 +6,10 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-NEW_OBJECTS = 300_000
+NEW_OBJECTS = 50_000
 """The number of new objects between two garbage collections. A turn or a request creates thousands of objects and frees
 them without cycles. With Python's default of 700, and thousands of turns at the same time, collections would visit the
-objects of each turn again and again."""
+objects of each turn again and again. A collection of so many takes up to 65 ms, in which no request is answered."""
 
 
 _before = gc.get_threshold()
