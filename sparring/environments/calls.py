@@ -32,7 +32,8 @@ class ToolError(StrEnum):
 
 
 class ToolFailure(Exception):
-    """Raise this exception in a tool to return exactly this text to the model, as an error of this kind."""
+    """Raise this exception in a tool to return this text to the model, as an error of this kind. The model reads it after
+    `error: `, unless the text starts with `error:` itself."""
 
     kind = ToolError.TOOL_RAISED
 
@@ -100,7 +101,7 @@ async def execute(environment: Environment, name: str, arguments: str | Mapping[
 
 
 def _refused(name: str, arguments: Json, error: ToolError, text: str) -> ToolResult:
-    content = without_half_characters(f"error: {text}")
+    content = without_half_characters(text if text.startswith("error:") else f"error: {text}")
     return ToolResult(content=content, error=error, transition=_transition(name, arguments, content, error))
 
 

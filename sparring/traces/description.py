@@ -60,7 +60,7 @@ def _tasks(made: Written) -> Iterator[str]:
         f"{shared} values of arguments are in several splits" if shared else "no argument of a call is in two splits"
     )
     closed = made.selection.closed_arguments
-    few = f", except for {', '.join(closed)}, which have few values or were not named" if closed else ""
+    few = f", except for {', '.join(closed)}: few values, or not named with --split-by" if closed else ""
     yield f"tasks: {splits}; {apart}{few}"
     empty = [name for name, members in made.selection.splits.items() if not members]
     if empty:

@@ -73,7 +73,9 @@ def build_recipe(
         demonstrations
     )
     varies_identifiers = is_scratch and len(fitting) < _MANY_DEMONSTRATIONS
+    threads = "num_threads = 1 # more hardly help a model this small, and slow it down when the machine is busy\n"
     sections = {
+        **({"run": threads} if is_scratch else {}),
         "model": _model(model, positions),
         "data": "".join(f'{name} = "tasks/{name}.jsonl"\n' for name, members in selection.splits.items() if members),
         "environment": 'target = "environment:LoggedTools"\n'

@@ -25,7 +25,8 @@ _WRITES = frozenset(
         "pay", "transfer", "write", "post", "put", "patch", "insert", "modify", "change", "edit", "move", "rename",
         "upload", "reset", "reserve", "buy", "purchase", "order", "exchange", "return", "assign", "close", "open",
         "escalate", "approve", "reject", "confirm", "schedule", "reschedule", "register", "issue", "charge", "save",
-        "store", "make", "execute", "run", "apply", "enable", "disable", "grant", "revoke", "log",
+        "store", "make", "execute", "run", "apply", "enable", "disable", "grant", "revoke", "log", "fill", "refill",
+        "dispense", "dispatch", "restart", "replace", "renew", "notify", "archive", "activate", "deactivate",
     }
 )  # fmt: skip
 _TYPES: Sequence[tuple[type, str]] = (

@@ -41,6 +41,8 @@ LEAST_KEPT = 0.7
 """A warning is printed if the correction for stale tokens leaves a mean weight below this value."""
 MOST_SEQUENCES = 1.2
 """A warning is printed if there are more sequences per episode than this number."""
+SECONDS_BETWEEN_LINES = 30.0
+"""Outside a terminal, progress prints a line after a fifth of the steps, or after this time."""
 SPARE_WIDTH = 40
 """The characters that a table in a file has for lines of several words, in addition to the longest word of each column."""
 STEP_NUMBERS = (
@@ -141,16 +143,20 @@ class Console:
         Each call of the yielded function advances the bar by one step and shows the latest loss, if there is one.
         """
         start, done = time.monotonic(), 0
+        printed = start
         with self._bar(title, total) as bar:
 
             def progress(metrics: Mapping[str, float]) -> None:
-                nonlocal done
+                nonlocal done, printed
                 done += 1
                 loss = metrics.get("training/loss")
                 latest = "" if loss is None else f"loss {loss:.4f}"
                 self._update(bar, advance=1, latest=latest)
-                if not self._out.is_terminal and done < total and done % max(1, total // 5) == 0:
-                    remaining = (time.monotonic() - start) / done * (total - done)
+                now = time.monotonic()
+                is_due = done % max(1, total // 5) == 0 or now - printed >= SECONDS_BETWEEN_LINES
+                if not self._out.is_terminal and done < total and is_due:
+                    printed = now
+                    remaining = (now - start) / done * (total - done)
                     self._print(f"{title}: {done}/{total} {latest}".rstrip() + f", {remaining:.0f} s left")
 
             yield progress

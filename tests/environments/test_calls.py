@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparring.environments.base import Environment
-from sparring.environments.calls import ToolError, ToolResult, execute
+from sparring.environments.calls import ToolError, ToolFailure, ToolResult, execute
 from sparring.environments.tools import tool
 from sparring.errors import InfrastructureError
 
@@ -40,6 +40,11 @@ class Desk(Environment):
         if isinstance(parsed, str):
             raise ValueError(parsed)
         return parsed[0] if len(parsed) == 1 else parsed
+
+    @tool
+    def refuse(self, text: str) -> Any:
+        """Refuse."""
+        raise ToolFailure(text)
 
     def secret(self) -> str:
         return "not for the policy"
@@ -102,6 +107,11 @@ def test_a_bad_call_is_answered_with_a_short_error(name: str, arguments: str, ki
 def test_half_a_character_in_what_a_tool_returns_becomes_a_question_mark(text: str, content: str) -> None:
     result = call("parse", {"text": text})
     assert (result.content, result.transition["result"]) == (content, content)
+
+
+@pytest.mark.parametrize("text", ["unknown order", "error: unknown order"])
+def test_a_refusal_has_one_prefix(text: str) -> None:
+    assert call("refuse", json.dumps({"text": text})).content == "error: unknown order"
 
 
 def test_an_outage_is_not_reported_to_the_policy() -> None:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from sparring import MultiTurnRLEvaluator, MultiTurnRLTrainer
 from sparring.checks.running.run import Options, check_recipe
 from sparring.cli import app
+from sparring.config import load_config
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.gateway.app import create_app
 from sparring.runtime.plugins import load_object
@@ -93,6 +94,38 @@ def test_a_recipe_from_a_log_passes_the_checks(make_log: Callable[[Path], Path],
     report = check_recipe(tmp_path / "desk", Options())
     assert [finding.rule for finding in report.findings if finding.severity == "error"] == []
     assert {finding.rule for finding in report.findings if finding.severity == "warning"} <= {"baseline.success"}
+
+
+def test_a_model_from_scratch_uses_one_thread(tmp_path: Path) -> None:
+    log = write_lines(tmp_path / "log.jsonl", conversations(40))
+    made(log, tmp_path / "small", "--model", "scratch")
+    made(log, tmp_path / "large")
+    assert load_config(tmp_path / "small" / "recipe.toml").run.num_threads == 1
+    assert load_config(tmp_path / "large" / "recipe.toml").run.num_threads is None
+
+
+def test_wording_that_every_answer_has_need_not_be_in_a_result(tmp_path: Path) -> None:
+    """The answer `K47 is ready` can be known from `K47, done`; `K47 is ready` cannot be known from `done`."""
+    for name, result in (("shown", "{0}, done"), ("hidden", "done")):
+        rows = [
+            {
+                "messages": [
+                    {"role": "user", "content": f"collect parcel {n}"},
+                    {
+                        "role": "assistant",
+                        "content": "",
+                        "tool_calls": [{"id": "c", "function": {"name": "look", "arguments": {"parcel": str(n)}}}],
+                    },
+                    {"role": "tool", "tool_call_id": "c", "content": result.format(f"K{n * 37 % 997}")},
+                    {"role": "assistant", "content": f"K{n * 37 % 997} is ready"},
+                ]
+            }
+            for n in range(60)
+        ]
+        made(write_lines(tmp_path / f"{name}.jsonl", rows), tmp_path / name, "--model", "scratch")
+        report = check_recipe(tmp_path / name, Options())
+        reported = [one.rule for one in report.findings if one.rule == "data.unanswerable"]
+        assert bool(reported) is (name == "hidden")
 
 
 @shapes

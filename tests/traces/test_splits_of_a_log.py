@@ -104,7 +104,7 @@ def test_a_named_argument_keeps_its_values_apart_and_others_may_be_shared(tmp_pa
     assert made.exit_code == 0, made.output
     lines = " ".join(made.output.split())
     assert (
-        "no argument of a call is in two splits, except for action, host, which have few values or were not named"
+        "no argument of a call is in two splits, except for action, host: few values, or not named with --split-by"
         in lines
     )
     assert json.loads((tmp_path / "desk" / "traces.json").read_text())["closed_arguments"] == ["action", "host"]

@@ -27,7 +27,7 @@ def talk(*calls: tuple[str, dict[str, Any], str], tools: tuple[Any, ...] = ()) -
     [
         ("get_order", False, "starts with 'get'"), ("lookupPrice", False, "starts with 'lookup'"),
         ("cancel_order", True, "starts with 'cancel'"), ("account.refund", True, "contains"), ("weather", False, "no verb"),
-        ("get_refund_status", False, "starts with 'get'"),
+        ("get_refund_status", False, "starts with 'get'"), ("fill_prescription", True, "starts with 'fill'"),
     ],
 )  # fmt: skip
 def test_a_name_shows_whether_a_tool_writes(name: str, writes: bool, why: str) -> None:

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from rich.console import Console as RichConsole
 
 from sparring.tracking import Console
@@ -136,6 +137,17 @@ def test_long_steps_say_how_long_is_left() -> None:
     lines = progress.getvalue().splitlines()
     assert [line.split(",")[0] for line in lines[:-1]] == [f"warm start: {n}/10 loss 1.0000" for n in (2, 4, 6, 8)]
     assert lines[-1].startswith("warm start: 10 in ")
+
+
+def test_slow_steps_print_a_line_before_a_fifth_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10_000, 20))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    shown, progress, _ = console()
+    with shown.steps("warm start", 100) as advance:
+        for _ in range(4):
+            advance({})
+    lines = progress.getvalue().splitlines()
+    assert [line.split(",")[0] for line in lines[:-1]] == ["warm start: 2/100", "warm start: 4/100"]
 
 
 def test_a_correction_that_leaves_little_of_stale_tokens_is_warned_of_once() -> None:
