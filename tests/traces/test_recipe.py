@@ -104,30 +104,6 @@ def test_a_model_from_scratch_uses_one_thread(tmp_path: Path) -> None:
     assert load_config(tmp_path / "large" / "recipe.toml").run.num_threads is None
 
 
-def test_wording_that_every_answer_has_need_not_be_in_a_result(tmp_path: Path) -> None:
-    """The answer `K47 is ready` can be known from `K47, done`; `K47 is ready` cannot be known from `done`."""
-    for name, result in (("shown", "{0}, done"), ("hidden", "done")):
-        rows = [
-            {
-                "messages": [
-                    {"role": "user", "content": f"collect parcel {n}"},
-                    {
-                        "role": "assistant",
-                        "content": "",
-                        "tool_calls": [{"id": "c", "function": {"name": "look", "arguments": {"parcel": str(n)}}}],
-                    },
-                    {"role": "tool", "tool_call_id": "c", "content": result.format(f"K{n * 37 % 997}")},
-                    {"role": "assistant", "content": f"K{n * 37 % 997} is ready"},
-                ]
-            }
-            for n in range(60)
-        ]
-        made(write_lines(tmp_path / f"{name}.jsonl", rows), tmp_path / name, "--model", "scratch")
-        report = check_recipe(tmp_path / name, Options())
-        reported = [one.rule for one in report.findings if one.rule == "data.unanswerable"]
-        assert bool(reported) is (name == "hidden")
-
-
 @shapes
 def test_three_steps_beat_always_calling_the_first_tool(
     make_log: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,7 @@ import random
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
@@ -335,13 +335,11 @@ def _find_missing(
         if len(texts) < len(set(map(canonical, values))) or not texts:
             continue
         is_label = len(texts) <= max(MANY_LABELS, RARE * len(values))
-        wording = frozenset() if is_label else _repeated_words(texts)
         missing = []
         for one in played:
             value = _spoken((one.reference.parts or {}).get(name))
             shown = everywhere if is_label else evidence[one.reference.task.id]
-            words = [word for word in value.split() if word not in wording] or value.split()
-            is_missing = len(value.split()) <= MANY_WORDS and not all(f" {word} " in shown for word in words)
+            is_missing = len(value.split()) <= MANY_WORDS and not all(f" {word} " in shown for word in value.split())
             if is_missing and is_sure(name, one):
                 missing.append(one)
         if not missing or 2 * len(missing) < len(played):
@@ -349,12 +347,6 @@ def _find_missing(
         is_certain = not is_label and len(missing) == len(played)
         severity = Severity.ERROR if is_certain else Severity.WARNING
         yield _report_missing(name, missing, len(played), severity)
-
-
-def _repeated_words(texts: Collection[str]) -> frozenset[str]:
-    """Return the words that many of the texts have, as `ready` in `K47 is ready`: the policy words them itself."""
-    num_with = Counter(word for text in texts for word in set(_spoken(text).split()))
-    return frozenset(word for word, num in num_with.items() if num > RARE * len(texts))
 
 
 def _report_missing(name: str, missing: Sequence[Episode], num_tasks: int, severity: Severity) -> Finding:
