@@ -33,6 +33,7 @@ FEATURES = {
     "wandb": "logs to Weights & Biases (tracking.wandb)",
     "frames": "data frames of runs in Python",
     "prometheus": "metrics for Prometheus (tracking.prometheus_address)",
+    "tinker": "trains and samples on services that speak the Tinker API (learner.type, engine.type)",
     "cluster": "starts engines, learners and workers on a Ray cluster ([launch])",
 }
 """What each extra of the package is for."""

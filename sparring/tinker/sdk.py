@@ -18,6 +18,7 @@ import httpx
 
 from sparring.errors import ServiceError
 from sparring.runtime.cancellable import Cancelled, raise_if_cancelled
+from sparring.runtime.logs import get_logger
 from sparring.tinker.service import AdamStep, Row, Sample
 
 Value = TypeVar("Value")
@@ -51,7 +52,7 @@ class SdkService:
         sdk: Any = tinker
         self._sdk, self._model, self._base_url = sdk, model, base_url.rstrip("/")
         # The package warns about waits of its blocking methods, which it also reports for a download.
-        logging.getLogger("tinker").setLevel(logging.ERROR)
+        get_logger("tinker").setLevel(logging.ERROR)
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="sparring-tinker")
         self._api_key = api_key or "tml-none"
         self._silent_since: float | None = None

@@ -208,6 +208,8 @@ class GroupLearner:
         """Close the connections, and end the processes that were started for the group."""
         self._is_closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
+        while not self._returned.empty():
+            self._lost.append(self._returned.get())
         for rank in (*self._ranks, *self._lost):
             rank.close()
         if self._processes is not None:
@@ -357,6 +359,8 @@ class GroupLearner:
                 rank = self._connect(url if self._processes is None else self._processes.find_url(number))
                 self._urls[number] = rank.base_url
                 self._returned.put(rank)
+                if self._is_closed.is_set():
+                    rank.close()
                 return
 
     def _take_back(self) -> None:

@@ -63,8 +63,12 @@ class RemoteLearner:
         self._client = httpx.Client(
             headers=headers_of(api_key), timeout=httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS, pool=None)
         )
-        hello = self._request("GET", "/v1/learner", patience_seconds=0.0)
-        check_protocol(hello, self._where, "learner")
+        try:
+            hello = self._request("GET", "/v1/learner", patience_seconds=0.0)
+            check_protocol(hello, self._where, "learner")
+        except BaseException:
+            self._client.close()
+            raise
         self._instance = str(hello["instance"])
         self._num_microbatches = int(hello["num_microbatches"])
         self._files = tempfile.TemporaryDirectory(prefix="sparring-learner-")
