@@ -8,9 +8,10 @@ import platform
 import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias, cast
 
 from sparring.agents import AgentResult, CommandAgent, EnvironmentAgent, FunctionAgent
+from sparring.agents.function import PlayFunction
 from sparring.agents.http import HttpAgent, PushLimits
 from sparring.agents.pull import PullAgent
 from sparring.agents.result import overtime
@@ -73,13 +74,13 @@ def load_agent(
     seconds = config.rollout.rollout_timeout + overtime(config.rollout.rollout_timeout)
     pushing: HttpAgent | None = None
     if section.function is not None:
-        found: Any = load_object(section.function, folder=recipe_dir)
+        found = load_object(section.function, folder=recipe_dir)
         if not isinstance(found, FunctionAgent) and (inspect.isclass(found) or not callable(found)):
             raise UsageError(
                 f"agent.function = {section.function!r} is {found!r}; write a function `play(task, session)`, async or not, "
                 "which returns the reward or an AgentReport."
             )
-        function = found if isinstance(found, FunctionAgent) else FunctionAgent(found)
+        function = found if isinstance(found, FunctionAgent) else FunctionAgent(cast(PlayFunction, found))
         agent: Agent = function.entering(gateway.register).play
     elif section.command is not None:
         agent = CommandAgent(
