@@ -90,8 +90,7 @@ class RunFolder:
             )
         if not self.is_run(path):
             what = "contains no run.toml, so it is not a run folder" if path.is_dir() else "does not exist"
-            named = Path("runs") / path
-            if self.is_run(named):
+            if self.is_run(named := Path("runs") / path):
                 raise DataError(f"{path} {what}; the run of this name is {named}.")
             raise DataError(
                 f"{path} {what}; specify a folder that `sparring train` wrote (`sparring runs list` lists them)."
