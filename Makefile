@@ -219,8 +219,10 @@ smoke: .venv/benchmarks
 	$(PYTHON) -m venv .venv
 	touch $@
 
-# Install torch first and separately: its constraint selects the CPU build on machines whose package index has one.
+# Install torch first and separately: its constraint selects the CPU build on machines whose package index has one. The pip of
+# Python 3.11 takes twice as long as a new one; if there is none, it also works.
 .venv/train: .venv/created pyproject.toml constraints.txt
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25'
 	$(INSTALL) torch
 	$(INSTALL) --editable '.[train,data]'
 	touch $@

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
+import socket
 import sys
 import tempfile
 import threading
@@ -339,37 +340,42 @@ async def play(server: Server, number: int, until: Callable[[], bool], latencies
         first = 0
 
 
-async def watch_health(base_url: str, until: Callable[[], bool], latencies: list[float]) -> None:
-    """Ask /health on a new connection ten times a second."""
+def watch_health(pipe: Connection, base_url: str) -> None:
+    """For each number of seconds from the pipe, ask /health on a new connection ten times a second for so long, and reply with
+    the seconds of each answer. It is a process of its own, so that the honest agents do not delay it."""
     host, port = base_url.removeprefix("http://").partition("/")[0].split(":")
-    while not until():
-        began = time.perf_counter()
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
-        answer = await reader.readuntil(b"\r\n\r\n")
-        if b" 200 " not in answer:
-            raise RuntimeError(f"/health answered {answer!r}")
-        latencies.append(time.perf_counter() - began)
-        writer.transport.abort()
-        await asyncio.sleep(0.1)
+    while (seconds := pipe.recv()) is not None:
+        ends, latencies = time.monotonic() + seconds, list[float]()
+        while time.monotonic() < ends:
+            began = time.perf_counter()
+            with socket.create_connection((host, int(port)), 10) as connection:
+                connection.sendall(b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+                answer = connection.recv(4096)
+            if b" 200 " not in answer:
+                raise RuntimeError(f"/health answered {answer!r}")
+            latencies.append(time.perf_counter() - began)
+            time.sleep(0.1)
+        pipe.send(latencies)
 
 
-async def phase(server: Server, honest: int, seconds: float) -> tuple[list[float], list[float], int]:
+async def phase(
+    server: Server, watcher: Connection, honest: int, seconds: float
+) -> tuple[list[float], list[float], int]:
     """Run honest agents for some seconds. Return the seconds of turns and of /health, and the number of agents that failed."""
     ends = time.monotonic() + seconds
     turns: list[float] = []
-    health: list[float] = []
+    watcher.send(seconds)
 
     def is_over() -> bool:
         return time.monotonic() > ends
 
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(honest))
     playing = [play(server, number, is_over, turns) for number in range(honest)]
-    ended = await asyncio.gather(*playing, watch_health(server.base_url, is_over, health), return_exceptions=True)
+    ended = await asyncio.gather(*playing, return_exceptions=True)
     failed = [one for one in ended if isinstance(one, BaseException)]
     for error in failed[:3]:
         print(f"an honest client failed: {error!r}", file=sys.stderr)
-    return turns, health, len(failed)
+    return turns, watcher.recv(), len(failed)
 
 
 def p99_ms(seconds: list[float]) -> float:
@@ -390,8 +396,14 @@ def main() -> int:
         orders, ordered = context.Pipe()
         attacker = context.Process(target=attack, args=(ordered, server.base_url), daemon=True)
         attacker.start()
-        asyncio.run(phase(server, honest, seconds))  # until caches are filled
-        quiet, health, lost = asyncio.run(phase(server, honest, seconds))
+        watcher, watched = context.Pipe()
+        context.Process(target=watch_health, args=(watched, server.base_url), daemon=True).start()
+
+        def run_phase() -> tuple[list[float], list[float], int]:
+            return asyncio.run(phase(server, watcher, honest, seconds))
+
+        run_phase()  # until caches are filled
+        quiet, health, lost = run_phase()
         before = server.memory_mib()
         undisturbed = p99_ms(quiet)
         rows.append({"attack": "none", "turns": len(quiet), "p99, ms": undisturbed, "by undisturbed": 1.0})
@@ -399,7 +411,7 @@ def main() -> int:
         for name in attacks:
             key = server.ask(True)
             orders.send((name, seconds, key))
-            turns, health, lost = asyncio.run(phase(server, honest, seconds))
+            turns, health, lost = run_phase()
             sent = orders.recv()
             server.ask(key)
             row = {"attack": name, "turns": len(turns), "p99, ms": p99_ms(turns)}
@@ -407,7 +419,8 @@ def main() -> int:
             rows.append({**row, "sent": sent, "memory, MiB": server.memory_mib()})
             print({key: round(value, 2) if isinstance(value, float) else value for key, value in rows[-1].items()})
         orders.send(None)
-        asyncio.run(phase(server, honest, seconds))
+        run_phase()
+        watcher.send(None)
         after = server.memory_mib()
         server.stop()
     attacked = rows[1:]

@@ -7,8 +7,9 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, TypeAlias
 
 from starlette.exceptions import HTTPException
@@ -38,6 +39,7 @@ from sparring.gateway.runtime import REPORTS, SAMPLES, AwsError, ReportRoute, tr
 from sparring.gateway.sending import api_error, hung_up, send_stream, send_whole
 from sparring.gateway.versions import VERSIONS, VersionChange, Versions
 from sparring.runtime.logs import get_logger
+from sparring.runtime.shares import run_within_share
 from sparring.runtime.threads import process_long_text
 from sparring.sessions import AnySession
 from sparring.sessions.refusals import MOST_REASONS
@@ -183,7 +185,8 @@ class _SamplingRoutes:
             if not is_retry:
                 self._endpoints.refused(api_key, await _digest(request))
             raise
-        with admitted, self._refusals.noted(request, api_key):
+        share = nullcontext() if admitted.share is None else admitted.share.applied()
+        with admitted, share, self._refusals.noted(request, api_key):
             body = await read_body(request, self._max_body_bytes)
             asked = await _read(dialect, body)
             if named := request.path_params.get("key") or trajectory_id(headers):
@@ -425,7 +428,7 @@ async def _digest(request: Request) -> bytes:
 async def _read(dialect: Dialect, body: bytes) -> Asked:
     """Return what a body requests. Validation of a large body must not delay the requests of others."""
     if len(body) <= LARGE_BODY_BYTES:
-        return _read_now(dialect, body)
+        return await run_within_share(partial(_read_now, dialect, body))
     return await process_long_text(_read_now, dialect, body)
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Protocol, final
 
 from sparring.gateway.episode import OpenEpisode
@@ -47,9 +47,9 @@ class Endpoints(Protocol):
         """Check a key. Raises ApiError 401 for an unknown key."""
         ...
 
-    def admitted(self, api_key: str) -> AbstractContextManager[object]:
-        """Return a context for the duration of one request. Raises ApiError 401 for an unknown key, and 429 for too
-        many requests."""
+    def admitted(self, api_key: str) -> InFlight:
+        """Return the requests in progress with this key, as a context for the duration of one request. Raises ApiError
+        401 for an unknown key, and 429 for too many requests."""
         ...
 
     def refused(self, api_key: str, digest: bytes) -> None:
@@ -164,7 +164,7 @@ class StatelessEndpoints:
     def check(self, api_key: str) -> None:
         """Do nothing: the gate of the server checks keys."""
 
-    def admitted(self, api_key: str) -> AbstractContextManager[object]:
+    def admitted(self, api_key: str) -> InFlight:
         return self._in_flight.admitted()
 
     def refused(self, api_key: str, digest: bytes) -> None:

@@ -17,6 +17,7 @@ from sparring.gateway.delivery import Delivery
 from sparring.gateway.overload import MAX_IN_FLIGHT_PER_EPISODE, InFlight
 from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError, Asked, Kept
+from sparring.runtime.shares import CoreShare
 from sparring.sessions import AnySession, MessageSession
 from sparring.types import Message, Sampling, Turn
 
@@ -42,7 +43,7 @@ class OpenEpisode:
         self.session = session
         self.model = model
         self.report = report or EpisodeReport(lambda: [turn for turn in session.episode_turns if turn.learns])
-        self.in_flight = InFlight(MAX_IN_FLIGHT_PER_EPISODE, of="The episode", within=within)
+        self.in_flight = InFlight(MAX_IN_FLIGHT_PER_EPISODE, of="The episode", within=within, share=CoreShare())
         self.refused: Counter[bytes] = Counter()
         """The number of requests that got status 429 and were not repeated yet, by the digest of their body."""
         self._last: dict[bytes, Delivery] = {}

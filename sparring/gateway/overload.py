@@ -1,10 +1,12 @@
-"""The limit on concurrent requests. Requests beyond the limit get status 429."""
+"""Limits on what the requests of one episode or server take: their number at the same time, beyond which they get status 429,
+and the time for reading them, for which they wait."""
 
 from __future__ import annotations
 
 from typing import Self, final
 
 from sparring.gateway.request import ApiError
+from sparring.runtime.shares import CoreShare
 
 MAX_IN_FLIGHT = 1024
 """The maximum number of concurrent requests of all episodes together. It is far more than a run needs, so it only
@@ -19,9 +21,10 @@ _RETRY_AFTER_SECONDS = 1
 class InFlight:
     """Counts the requests that are currently being read, sampled or sent."""
 
-    def __init__(self, most: int, *, of: str, within: InFlight | None = None) -> None:
+    def __init__(self, most: int, *, of: str, within: InFlight | None = None, share: CoreShare | None = None) -> None:
         """Create a counter. In error messages, `of` identifies the owner of the requests. Requests also count toward
-        the limit of `within`."""
+        the limit of `within`. `share` limits the time for reading and tokenizing them; None is no limit."""
+        self.share = share
         self._most = most
         self._of = of
         self._within = within

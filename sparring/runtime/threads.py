@@ -6,29 +6,51 @@ import asyncio
 import contextlib
 import contextvars
 import os
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from sparring.runtime.allocator import return_freed_memory_soon
+from sparring.runtime.shares import applied_share
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+
+SWITCH_SECONDS = 0.0005
+"""The time after which a thread that computes lets the event loop run. With Python's default of 5 ms, a request that takes the
+event loop ten steps waits 50 ms in all while another thread reads a long text."""
 
 _LONG_TEXTS = ThreadPoolExecutor(max(1, min(4, (os.cpu_count() or 1) // 2)), thread_name_prefix="sparring-text")
 """Few threads, so that strangers who send long texts take neither all cores nor, because each thread keeps the memory that it
 has freed, much memory."""
 
 
+@contextlib.contextmanager
+def let_event_loop_run() -> Iterator[None]:
+    """Let threads switch after `SWITCH_SECONDS`, until the context ends."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, SWITCH_SECONDS))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
 async def process_long_text(
     function: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
 ) -> Result:
-    """Return the function's result without blocking the event loop. Calls of the whole process share a few threads. The memory
-    that they have freed is returned to the kernel later."""
-    call = asyncio.get_running_loop().run_in_executor(_LONG_TEXTS, lambda: function(*arguments, **options))
+    """Return the function's result without blocking the event loop, within the share of a core that is applied. Calls of the
+    whole process share a few threads. The memory that they have freed is returned to the kernel later."""
+    work, share = partial(function, *arguments, **options), applied_share()
+    loop = asyncio.get_running_loop()
     try:
-        return await call
+        if share is None:
+            return await loop.run_in_executor(_LONG_TEXTS, work)
+        async with share:
+            return await loop.run_in_executor(_LONG_TEXTS, share.run, work)
     finally:
         return_freed_memory_soon()
 

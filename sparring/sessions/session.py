@@ -272,8 +272,9 @@ class Session:
             num_reserved = await self._budget.reserve(sampling.max_tokens)
             known, tools_wanted = self._num_known(messages), canonical_json(list(tools))
             wanted = (*self._canonical[:known], *map(canonical_message, messages[known:]))
-            digests = message_digests(messages, self._digests[:known])
+            known_digests = self._digests[:known]
             start = await self._start(messages, tools, wanted, tools_wanted)
+            digests = message_digests(messages, known_digests)
             answered = self._history.answered
             oldest_allowed = answered[-1].turn.versions[-1][0] if answered else 0
             request = self._request(start, sampling, num_reserved, tuple(stop_texts), constraint, request_index)

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from sparring.errors import ServiceError
 from sparring.runtime.address import Address
 from sparring.runtime.garbage import spare_loaded_objects
+from sparring.runtime.threads import let_event_loop_run
 from sparring.web.certificate import Certificate
 from sparring.web.hosts import HostCheck, find_host_names
 from sparring.web.protocol import MOST_CONNECTIONS, BoundedProtocol, Places, find_most_connections
@@ -54,7 +55,7 @@ class Listener:
         self._port = port
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
-        self._garbage = contextlib.ExitStack()
+        self._process = contextlib.ExitStack()
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:
@@ -81,7 +82,8 @@ class Listener:
             ) from error
         self._port = bound.getsockname()[1]
         places = Places(find_most_connections(self._most_connections))
-        self._garbage.enter_context(spare_loaded_objects())
+        self._process.enter_context(spare_loaded_objects())
+        self._process.enter_context(let_event_loop_run())
         config = uvicorn.Config(
             self._app,
             http=cast(Any, partial(BoundedProtocol, places=places)),
@@ -110,7 +112,7 @@ class Listener:
             self._server.should_exit = True
             await self._serving
             self._serving = None
-            self._garbage.close()
+            self._process.close()
 
     @property
     def address(self) -> str:

@@ -127,6 +127,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        # asyncio's transport refers to itself by this method, so that it would wait for a garbage collection.
+        vars(self.transport).pop("_read_ready_cb", None)
         self._cancel_deadline()
         self.resume_writing()
         if self._has_place:

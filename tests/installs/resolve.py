@@ -6,10 +6,9 @@ python tests/installs/resolve.py mlflow     # the lines that hold this text
 Installs nothing from an index (`pip install --dry-run`), and exits with 1 when a line has no solution. Without arguments, it
 then collects the package without extras in a wheelhouse, installs it from there without an index, and runs it.
 
-The lines are found, not listed: each extra of pyproject.toml, all of them together, the combinations that documentation and
-templates name, what every make target installs, and what each tested client requires. Versions that solve all extras
-together solve every combination of them. What must not meet in one environment stands with its own requirements
-(`.clients/`), never as an extra.
+The lines are found, not listed: all extras of pyproject.toml together, what every make target installs, and what each tested
+client requires. Versions that solve all extras together solve every combination of them, so no combination has a line of its
+own. What must not meet in one environment stands with its own requirements (`.clients/`), never as an extra.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINED = ("--constraint", "constraints.txt")
-EXTRAS = re.compile(r"(?:\bsparring|(?<![\w/])\.)\[([a-z][a-z,-]*)\]")
+EXTRAS = re.compile(r"(?:\bsparring|(?<![\w/])\.)\[([a-z][a-z0-9,-]*)\]")
 """`sparring[train,data]` or `.[train,data]`."""
 SECONDS = 600
 """For one line. It takes seconds where packages and their metadata are near."""
@@ -35,14 +34,15 @@ SECONDS = 600
 
 def lines() -> list[tuple[str, ...]]:
     """Arguments of `pip install`, each line once; "." is the project."""
-    extras = declared_extras()
-    combinations = {*((extra,) for extra in extras), extras, *documented_combinations()}
-    found: list[tuple[str, ...]] = [(*CONSTRAINED, f".[{','.join(names)}]") for names in sorted(combinations)]
-    found += made()
-    found += [
-        ("--requirement", str(file.relative_to(ROOT))) for file in sorted(ROOT.glob("tests/clients/*/requirements.txt"))
-    ]
-    return list(dict.fromkeys(found))
+    clients = sorted(ROOT.glob("tests/clients/*/requirements.txt"))
+    made_alone = (line for line in made() if not is_combination(line))
+    required = (("--requirement", str(file.relative_to(ROOT))) for file in clients)
+    return list(dict.fromkeys([(*CONSTRAINED, f".[{','.join(declared_extras())}]"), *made_alone, *required]))
+
+
+def is_combination(line: tuple[str, ...]) -> bool:
+    """Whether a line installs only extras of the project, within the constraints."""
+    return line[:2] == CONSTRAINED and len(line) == 3 and EXTRAS.fullmatch(line[2]) is not None
 
 
 def declared_extras() -> tuple[str, ...]:
@@ -127,6 +127,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         venv.create(Path(folder) / "venv", with_pip=True)
         python = Path(folder) / "venv" / "bin" / "python"
+        # The pip of Python 3.11 takes more than twice as long for each line.
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", "pip"])
         # Built once: pip would build the project anew for each line, in its own folder.
         build = [
             python,
