@@ -2,8 +2,8 @@
 
 Each attack runs for some seconds in a process of its own, with the key of an episode that begins and ends with the attack:
 agents that are not trusted have such a key. Meanwhile, 64 honest agents run one episode after the other, each of 16 turns of 50
-ms with pauses and a growing history, and /health is asked ten times a second. No turn of theirs may be lost, and their slowest
-turns are compared with those before the attacks, as is the memory of the gateway's process."""
+ms with pauses and a growing history, and /health is asked up to fifty times a second. No turn of theirs may be lost, and their
+slowest turns are compared with those before the attacks, as is the memory of the gateway's process."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
+import os
 import socket
 import sys
 import tempfile
@@ -238,7 +239,9 @@ ATTACKS: Mapping[str, Callable[[Target], Awaitable[None]]] = {
 
 
 def attack(pipe: Connection, base_url: str) -> None:
-    """Run the attacks that the pipe names, each for the given seconds, and reply with the number of requests."""
+    """Run the attacks that the pipe names, each for the given seconds, and reply with the number of requests. The process has
+    a lower priority, since attackers do not compute on the gateway's machine."""
+    os.nice(10)
 
     async def run(name: str, seconds: float, key: str) -> int:
         target = Target(base_url, key)
@@ -341,8 +344,8 @@ async def play(server: Server, number: int, until: Callable[[], bool], latencies
 
 
 def watch_health(pipe: Connection, base_url: str) -> None:
-    """For each number of seconds from the pipe, ask /health on a new connection ten times a second for so long, and reply with
-    the seconds of each answer. It is a process of its own, so that the honest agents do not delay it."""
+    """For each number of seconds from the pipe, ask /health on a new connection up to fifty times a second for so long, and
+    reply with the seconds of each answer. It is a process of its own, so that the honest agents do not delay it."""
     host, port = base_url.removeprefix("http://").partition("/")[0].split(":")
     while (seconds := pipe.recv()) is not None:
         ends, latencies = time.monotonic() + seconds, list[float]()
@@ -354,7 +357,7 @@ def watch_health(pipe: Connection, base_url: str) -> None:
             if b" 200 " not in answer:
                 raise RuntimeError(f"/health answered {answer!r}")
             latencies.append(time.perf_counter() - began)
-            time.sleep(0.1)
+            time.sleep(0.02)
         pipe.send(latencies)
 
 

@@ -120,12 +120,12 @@ class Delivery:
         return turns
 
     def _end(self, playing: asyncio.Task[Sequence[Turn]]) -> None:
+        # The error is retrieved even if no client waits for it. Its frames have the messages of the request, which it would keep
+        # as long as this delivery. The traceback of a CancelledError has this frame, so no variable may keep the error.
         try:
-            error = playing.exception()  # retrieve the exception, even if no client waits for it
+            if (error := playing.exception()) is not None:
+                traceback.clear_frames(error.__traceback__)
         except asyncio.CancelledError as cancelled:
-            error = cancelled
-        if error is not None:
-            # The frames have the messages of the request, which the error would keep as long as this delivery.
-            traceback.clear_frames(error.__traceback__)
+            traceback.clear_frames(cancelled.__traceback__)
         self._is_over = True
         self._news.set()

@@ -6,14 +6,10 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-NEW_OBJECTS = 20_000
+NEW_OBJECTS = 300_000
 """The number of new objects between two garbage collections. A turn or a request creates thousands of objects and frees
 them without cycles. With Python's default of 700, and thousands of turns at the same time, collections would visit the
-objects of each turn again and again. A collection of so many takes up to 40 ms, in which no request is answered."""
-YOUNG_COLLECTIONS = 1
-"""The number of these collections until one also visits the objects that they left."""
-OLDER_COLLECTIONS = 120
-"""The number of those until one visits all objects, which takes up to 300 ms."""
+objects of each turn again and again, and no request is answered meanwhile."""
 
 
 _before = gc.get_threshold()
@@ -36,7 +32,7 @@ def spare_loaded_objects() -> Iterator[None]:
         _before = gc.get_threshold()
     _num_open += 1
     gc.freeze()
-    gc.set_threshold(NEW_OBJECTS, YOUNG_COLLECTIONS, OLDER_COLLECTIONS)
+    gc.set_threshold(NEW_OBJECTS, *_before[1:])
     try:
         yield
     finally:
