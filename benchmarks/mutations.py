@@ -418,15 +418,17 @@ def build(template: Path) -> None:
 
 
 def cases(seed: int, numbers: range, template: Path) -> Iterator[Case]:
-    """Yield cases. While one is used, the working directory has its damaged files."""
+    """Yield cases. While one is used, the working directory has its damaged files. Each has a folder of its own, because a command
+    that was stopped may leave a process that still writes."""
     kinds = list(KINDS)
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder, "a", "b", "c", "work")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         for number in numbers:
-            shutil.rmtree(place.parents[2], ignore_errors=True)
+            case = Path(folder, str(number))
+            place = case / "b" / "c" / "work"
             shutil.copytree(template, place)
             with contextlib.chdir(place):
                 yield KINDS[kinds[number % len(kinds)]][0](number, random.Random(f"{seed}-{number}"))
+            shutil.rmtree(case, ignore_errors=True)
 
 
 def play(todo: Iterator[Case], run: Callable[[Sequence[str]], End]) -> list[tuple[Case, End, list[str]]]:

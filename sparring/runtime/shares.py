@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Self, TypeVar, final
 
 SHARE = 0.2
-"""The share of a core. A request of 100,000 characters takes some 20 ms, so ten of them a second are not delayed."""
+"""The share of a core. Reading and tokenizing 100,000 characters takes about 0.1 s, so two of them a second are not delayed."""
 AT_ONCE_SECONDS = 0.05
 """The time that may be used at once after a pause."""
 
