@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from sparring.cli.command import Json, Run, note, print_json, report_failures, resolve_run, runs_app, say
-from sparring.erasure import Found, Selection, erase, find, list_remaining
+from sparring.erasure import Found, Selection, erase, find, finish, list_remaining, list_unread
 from sparring.errors import ServiceError, UsageError
 from sparring.run_folders import RunFolder
 from sparring.tracking import Console
@@ -33,8 +33,7 @@ def runs_erase(
     """List the episodes of a task or a person in a run or a recording, and erase them with `--yes`. Numbers stay. What the
     command cannot erase is listed."""
     selection = Selection(tasks=frozenset(task or ()), texts=tuple(containing or ()))
-    if not selection.tasks and not any(text.strip() for text in selection.texts):
-        raise UsageError("Name what to erase: --task ID, or --containing TEXT.")
+    _check(selection)
     path = resolve_run(run)
     folder = RunFolder(path) if RunFolder.is_run(path) else None
     if folder is None and not any(path.glob("trajectories/recorded-*.jsonl")):
@@ -47,8 +46,10 @@ def runs_erase(
             erase(path, found, selection)
             if folder is not None and found.ids:
                 _erase_copy(folder)
+            finish(path)
     remaining = [str(one) for one in list_remaining(path, selection, found.tasks)] if is_sure else []
-    elsewhere = [] if folder is None else list(_list_elsewhere(folder))
+    elsewhere = [f"{one}, which is compressed and was not searched" for one in list_unread(path)]
+    elsewhere += [] if folder is None else _list_elsewhere(folder)
     if as_json:
         files = [{"file": str(file), "episodes": num} for file, num in found.files.items()]
         print_json(
@@ -57,11 +58,21 @@ def runs_erase(
         )  # fmt: skip
         return
     _show(path, found, is_sure=is_sure)
-    if is_sure and found.ids:
-        for one in remaining:
-            say(f"still has it: {one}")
-        for one in elsewhere:
-            say(f"not erased: {one}")
+    for one in remaining:
+        say(f"still has it: {one}")
+    for one in elsewhere if is_sure and found.ids else ():
+        say(f"not erased: {one}")
+
+
+def _check(selection: Selection) -> None:
+    """Raise UsageError for a selection that names nothing, or that an unset variable of a shell would make match everything."""
+    if not selection.tasks and not selection.texts:
+        raise UsageError("Name what to erase: --task ID, or --containing TEXT.")
+    if not all(text.strip() for text in (*selection.tasks, *selection.texts)):
+        raise UsageError("An empty --task or --containing names nothing to erase; give an id or a text, or remove it.")
+    for text in (*selection.tasks, *selection.texts):
+        if not text.isascii() and text != text.encode("utf-8", "replace").decode():
+            raise UsageError(f"{text!r} is not valid UTF-8; give the text in UTF-8.")
 
 
 def _refuse_unfinished(folder: RunFolder) -> None:

@@ -23,16 +23,17 @@ from typing import final
 
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from sparring.engines.bodies import BadRequest, SessionsBody, read_json, read_logprobs, read_number, read_sample
 from sparring.errors import ConstraintError, DataError, EpisodeError, ServiceError, UsageError
 from sparring.models.tensor_files import TensorFile, write_weights
 from sparring.protocols import Engine
 from sparring.runtime.logs import get_logger
 from sparring.runtime.private_files import open_private
-from sparring.runtime.remote import PROTOCOL, SIGN_OF_LIFE_SECONDS, dumps, error_json, from_json, to_json
+from sparring.runtime.remote import PROTOCOL, SIGN_OF_LIFE_SECONDS, dumps, error_json, to_json
 from sparring.types import Json, SampleRequest, Weights
 
 _logger = get_logger(__name__)
@@ -112,12 +113,21 @@ def guarded(
             )
         try:
             return await handle(request)
+        except ClientDisconnect:
+            return Response(status_code=499)  # the client, which is gone, does not get it
+        except BadRequest as error:
+            return _error({"kind": "DataError", "message": str(error)}, error.status)
         except Exception as error:
             if not isinstance(error, _CALLERS_OWN):
                 _logger.exception("a request to %s failed", request.url.path)
-            return JSONResponse({"error": error_json(error)}, 422)
+            return _error(error_json(error), 422)
 
     return answer
+
+
+def _error(error: Mapping[str, Json], status: int) -> Response:
+    # The message may quote what no JSON in UTF-8 can contain, such as a lone surrogate.
+    return Response(dumps({"error": error}), status, media_type="application/json")
 
 
 async def received(request: Request, path: Path) -> None:
@@ -148,11 +158,10 @@ class _Routes:
         )
 
     async def sample(self, request: Request) -> Response:
-        body = await request.json()
-        asked, seconds = from_json(SampleRequest, body["request"]), body["seconds"]
-        if seconds is not None:
-            asked = replace(asked, deadline=time.monotonic() + seconds)
-        lines = self._lines(self._of(body), asked, request, is_streamed=body["stream"])
+        body = await read_sample(request)
+        deadline = None if body.seconds is None else time.monotonic() + body.seconds
+        asked = replace(body.request, deadline=deadline)
+        lines = self._lines(self._of(body.policy), asked, request, is_streamed=body.stream)
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     async def _lines(
@@ -181,7 +190,9 @@ class _Routes:
             await asyncio.gather(sampling, leaving, return_exceptions=True)
 
     async def weights(self, request: Request) -> Response:
-        query = request.query_params
+        query, version = request.query_params, int(read_number(request, "version"))
+        if "fingerprint" not in query:
+            raise BadRequest(400, "The query has no fingerprint; send that of the weights.")
         with tempfile.TemporaryDirectory(prefix="sparring-engine-") as folder:
             path = Path(folder) / "weights.safetensors"
             await received(request, path)
@@ -191,21 +202,20 @@ class _Routes:
         engine = self._engine
         if name := query.get("policy"):
             engine = self._frozen.setdefault(name, self._engine.freeze())
-        await engine.load_weights(weights, int(query["version"]))
+        await engine.load_weights(weights, version)
         return JSONResponse({**_state(engine), "metrics": engine.metrics()})
 
     async def logprobs(self, request: Request) -> Response:
-        body = await request.json()
-        found = await self._of(body).logprobs(body["token_ids"], body["temperature"], body.get("first", 1))
+        body = await read_logprobs(request)
+        found = await self._of(body.policy).logprobs(body.token_ids, body.temperature, body.first)
         return _json({"logprobs": found})
 
     async def sessions(self, request: Request) -> Response:
-        for session_id, is_open in (await request.json())["sessions"]:
+        for session_id, is_open in (await read_json(request, SessionsBody)).sessions:
             (self._engine.open_session if is_open else self._engine.close_session)(session_id)
         return JSONResponse({})
 
-    def _of(self, body: Mapping[str, Json]) -> Engine:
-        name = body["policy"]
+    def _of(self, name: str | None) -> Engine:
         if name is None:
             return self._engine
         if name not in self._frozen:

@@ -7,7 +7,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -39,7 +39,7 @@ from sparring.gateway.runtime import REPORTS, SAMPLES, AwsError, ReportRoute, tr
 from sparring.gateway.sending import api_error, hung_up, send_stream, send_whole
 from sparring.gateway.versions import VERSIONS, VersionChange, Versions
 from sparring.runtime.logs import get_logger
-from sparring.runtime.shares import run_within_share
+from sparring.runtime.shares import apply_share, run_within_share
 from sparring.runtime.threads import process_long_text
 from sparring.sessions import AnySession
 from sparring.sessions.refusals import MOST_REASONS
@@ -185,8 +185,7 @@ class _SamplingRoutes:
             if not is_retry:
                 self._endpoints.refused(api_key, await _digest(request))
             raise
-        share = nullcontext() if admitted.share is None else admitted.share.applied()
-        with admitted, share, self._refusals.noted(request, api_key):
+        with admitted, apply_share(admitted.share), self._refusals.noted(request, api_key):
             body = await read_body(request, self._max_body_bytes)
             asked = await _read(dialect, body)
             if named := request.path_params.get("key") or trajectory_id(headers):

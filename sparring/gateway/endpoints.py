@@ -88,15 +88,21 @@ class EpisodeEndpoints:
     def model_names(self) -> Sequence[str]:
         return (self._model_name,)
 
-    def register(self, session: AnySession, report: EpisodeReport | None = None) -> str:
-        """Return a new key for a session. `report` is the report of the session's episode, if another key of the
-        episode already has it."""
+    def register(self, session: AnySession, *, of: str | None = None) -> str:
+        """Return a new key for a session. `of` is an earlier key of the session's episode, with which the new one shares the
+        report and the time for long requests."""
+        first = None if of is None else self._episode(of)
         if len(self._episodes) >= self._num_kept:
             self._episodes = {digest: one for digest, one in self._episodes.items() if not one.session.is_closed}
             # Twice as many, so that a registration takes constant time on average.
             self._num_kept = max(NUM_EPISODES, 2 * len(self._episodes))
         api_key = f"sk-{secrets.token_urlsafe(32)}"
-        self._episodes[_digest(api_key)] = OpenEpisode(session, report, within=self._in_flight)
+        self._episodes[_digest(api_key)] = OpenEpisode(
+            session,
+            None if first is None else first.report,
+            within=self._in_flight,
+            share=None if first is None else first.in_flight.share,
+        )
         return api_key
 
     def check(self, api_key: str) -> None:

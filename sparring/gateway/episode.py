@@ -36,14 +36,17 @@ class OpenEpisode:
         conversations: Conversations | None = None,
         within: InFlight | None = None,
         model: str | None = None,
+        share: CoreShare | None = None,
     ) -> None:
-        """Open a session. `report` is shared by the sessions of an episode; its rewards per turn apply to the turns
-        used for learning. Without `conversations`, the episode has its own conversations, which no other episode can
+        """Open a session. `report` and `share` are shared by the sessions of an episode; the report's rewards per turn apply to
+        the turns used for learning. Without `conversations`, the episode has its own conversations, which no other episode can
         continue. Answers name `model`, or the model of their request."""
         self.session = session
         self.model = model
         self.report = report or EpisodeReport(lambda: [turn for turn in session.episode_turns if turn.learns])
-        self.in_flight = InFlight(MAX_IN_FLIGHT_PER_EPISODE, of="The episode", within=within, share=CoreShare())
+        self.in_flight = InFlight(
+            MAX_IN_FLIGHT_PER_EPISODE, of="The episode", within=within, share=share or CoreShare()
+        )
         self.refused: Counter[bytes] = Counter()
         """The number of requests that got status 429 and were not repeated yet, by the digest of their body."""
         self._last: dict[bytes, Delivery] = {}

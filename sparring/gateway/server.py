@@ -77,7 +77,7 @@ class Gateway:
         api_key = self._endpoints.register(session)
         report = self._endpoints.report(api_key)
         policies = {
-            name: EpisodeEndpoint(self.base_url, self._endpoints.register(other, report), report)
+            name: EpisodeEndpoint(self.base_url, self._endpoints.register(other, of=api_key), report)
             for name, other in session.others.items()
         }
         return EpisodeEndpoint(self.base_url, api_key, report, policies)

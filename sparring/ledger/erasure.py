@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from sparring.errors import UsageError
 from sparring.ledger.reading import open_ledger
@@ -18,6 +19,7 @@ from sparring.ledger.rows import (
     unpack,
     unusable,
 )
+from sparring.runtime.json_values import parse_json
 
 ERASED = "[erased]"
 """The detail of an erased rollout, and the content of its answers."""
@@ -25,17 +27,25 @@ _IDS = "(SELECT value FROM json_each(?1))"
 
 
 def find_rollouts(
-    path: Path, tasks: Collection[str], matches: Callable[[str], bool], vocabulary: Sequence[str]
+    path: Path,
+    tasks: Collection[str],
+    contains: Callable[[Any], bool],
+    matches_tokens: Callable[[str], bool],
+    vocabulary: Sequence[str],
 ) -> Iterator[tuple[str, str]]:
-    """Yield the (id, task id) of the rollouts of these tasks, and of those with a turn whose answer or decoded tokens match.
-    Rollouts that were erased are left out.
+    """Yield the (id, task id) of the rollouts of these tasks, of those whose detail, answers or kept episode `contains` accepts
+    as JSON values, and of those with a turn whose decoded tokens match. Rollouts that were erased are left out.
 
     `vocabulary` has the text of each token id. Raises the errors of `open_ledger`.
     """
     with open_ledger(path) as db:
-        rollouts = db.execute("SELECT id, task_id FROM rollouts WHERE detail IS NOT ?", (ERASED,)).fetchall()
-        for id, task_id in rollouts:
-            if task_id in tasks or any(map(matches, _texts(db, id, vocabulary))):
+        rollouts = db.execute("SELECT id, task_id, detail FROM rollouts WHERE detail IS NOT ?", (ERASED,)).fetchall()
+        for id, task_id, detail in rollouts:
+            if (
+                task_id in tasks
+                or any(map(contains, (detail, *_values(db, id))))
+                or any(map(matches_tokens, _token_texts(db, id, vocabulary)))
+            ):
                 yield id, task_id
 
 
@@ -86,12 +96,23 @@ def _erase(db: sqlite3.Connection, ids: str) -> None:
     db.execute(f"DELETE FROM kept WHERE rollout_id IN {_IDS}", (ids,))
 
 
-def _texts(db: sqlite3.Connection, id: str, vocabulary: Sequence[str]) -> Iterator[str]:
-    for message, *blobs in db.execute(
-        "SELECT message, new_prompt_ids, token_ids FROM turns WHERE rollout_id = ?", (id,)
+def _values(db: sqlite3.Connection, id: str) -> Iterator[Any]:
+    """Yield the answers and the kept episode of a rollout as JSON values, or as text if they are damaged."""
+    for statement in (
+        "SELECT message FROM turns WHERE rollout_id = ?",
+        "SELECT CAST(content AS TEXT) FROM kept WHERE rollout_id = ?",
     ):
-        yield message
-        if vocabulary:
-            for blob in blobs:
-                tokens: tuple[int, ...] = unpack("i", blob)
-                yield "".join(vocabulary[token] for token in tokens if token < len(vocabulary))
+        for (text,) in db.execute(statement, (id,)):
+            try:
+                yield parse_json(text)
+            except ValueError:
+                yield text
+
+
+def _token_texts(db: sqlite3.Connection, id: str, vocabulary: Sequence[str]) -> Iterator[str]:
+    if not vocabulary:
+        return
+    for blobs in db.execute("SELECT new_prompt_ids, token_ids FROM turns WHERE rollout_id = ?", (id,)):
+        for blob in blobs:
+            tokens: tuple[int, ...] = unpack("i", blob)
+            yield "".join(vocabulary[token] for token in tokens if token < len(vocabulary))

@@ -11,7 +11,7 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from sparring import errors
-from sparring.errors import ConstraintError, DataError, ServiceError, SparringError
+from sparring.errors import ConstraintError, DataError, ServiceError, SparringError, cut
 from sparring.types import Json
 
 Value = TypeVar("Value")
@@ -49,9 +49,11 @@ def from_json(kind: type[Value], value: Json) -> Value:
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"])) or "it"
         raise DataError(
-            f"a message does not contain a {kind.__name__}: {error.errors()[0]}. Use the same version of Sparring on "
-            "both sides."
+            f"a message does not contain a {kind.__name__}: {where}: {first['msg']}, but it is {cut(repr(first['input']), 80)}. "
+            "Use the same version of Sparring on both sides."
         ) from error
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Self, TypeVar, final
+from typing import TypeVar, final
 
 SHARE = 0.2
 """The share of a core. Reading and tokenizing 100,000 characters takes about 0.1 s, so two of them a second are not delayed."""
@@ -23,47 +23,63 @@ Result = TypeVar("Result")
 
 @final
 class CoreShare:
-    """Limits work to `SHARE` of a core. As a context, it waits until work may begin; only one piece of work runs at a time."""
+    """Limits work to `SHARE` of a core. Only one piece of work runs at a time, in the order in which they came:
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    await share.acquire()
+    try:
+        share.run(work)
+    finally:
+        share.release()
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        work_clock: Callable[[], float] = time.thread_time,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """Create a share. `work_clock` returns the processor seconds of the thread that calls it."""
+        self._clock, self._work_clock, self._sleep = clock, work_clock, sleep
         self._lock = asyncio.Lock()
         self._paid_at = 0.0
         """When the share will have paid for all work so far, by `clock`."""
 
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Return a context in which this share limits `run_within_share` and `process_long_text`."""
-        token = _applied.set(self)
-        try:
-            yield
-        finally:
-            _applied.reset(token)
-
-    async def __aenter__(self) -> Self:
+    async def acquire(self) -> None:
+        """Wait until a piece of work may begin."""
         await self._lock.acquire()
         try:
             if (seconds := self._paid_at - AT_ONCE_SECONDS / SHARE - self._clock()) > 0:
-                await asyncio.sleep(seconds)
+                await self._sleep(seconds)
         except BaseException:
             self._lock.release()
             raise
-        return self
 
-    async def __aexit__(self, *_exception: object) -> None:
+    def release(self) -> None:
+        """Let the next piece of work begin."""
         self._lock.release()
 
     def run(self, function: Callable[[], Result]) -> Result:
         """Return the function's result. Its processor time, that of this thread, is paid by the share."""
-        began = time.thread_time()
+        began = self._work_clock()
         try:
             return function()
         finally:
-            seconds = time.thread_time() - began
+            seconds = self._work_clock() - began
             self._paid_at = max(self._paid_at, self._clock()) + seconds / SHARE
 
 
 _applied: ContextVar[CoreShare | None] = ContextVar("share", default=None)
+
+
+@contextmanager
+def apply_share(share: CoreShare | None) -> Iterator[None]:
+    """Return a context in which this share, or none, limits `run_within_share` and `process_long_text`. A share of another
+    request, whose context the connection may have, does not apply."""
+    token = _applied.set(share)
+    try:
+        yield
+    finally:
+        _applied.reset(token)
 
 
 def applied_share() -> CoreShare | None:
@@ -76,5 +92,8 @@ async def run_within_share(function: Callable[[], Result]) -> Result:
     share = _applied.get()
     if share is None:
         return function()
-    async with share:
+    await share.acquire()
+    try:
         return share.run(function)
+    finally:
+        share.release()

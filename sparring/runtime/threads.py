@@ -14,7 +14,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from sparring.runtime.allocator import return_freed_memory_soon
-from sparring.runtime.shares import applied_share
+from sparring.runtime.shares import CoreShare, applied_share
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -28,15 +28,29 @@ _LONG_TEXTS = ThreadPoolExecutor(max(1, min(4, (os.cpu_count() or 1) // 2)), thr
 has freed, much memory."""
 
 
+_switching = threading.Lock()
+_num_switching = 0
+"""The number of contexts of `let_event_loop_run`."""
+_switched_before = sys.getswitchinterval()
+"""The time before the first of them."""
+
+
 @contextlib.contextmanager
 def let_event_loop_run() -> Iterator[None]:
-    """Let threads switch after `SWITCH_SECONDS`, until the context ends."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, SWITCH_SECONDS))
+    """Let threads switch after `SWITCH_SECONDS`, until the last of these contexts ends, in whatever order they do."""
+    global _num_switching, _switched_before
+    with _switching:
+        if not _num_switching:
+            _switched_before = sys.getswitchinterval()
+            sys.setswitchinterval(min(_switched_before, SWITCH_SECONDS))
+        _num_switching += 1
     try:
         yield
     finally:
-        sys.setswitchinterval(before)
+        with _switching:
+            _num_switching -= 1
+            if not _num_switching:
+                sys.setswitchinterval(_switched_before)
 
 
 async def process_long_text(
@@ -45,14 +59,31 @@ async def process_long_text(
     """Return the function's result without blocking the event loop, within the share of a core that is applied. Calls of the
     whole process share a few threads. The memory that they have freed is returned to the kernel later."""
     work, share = partial(function, *arguments, **options), applied_share()
-    loop = asyncio.get_running_loop()
     try:
         if share is None:
-            return await loop.run_in_executor(_LONG_TEXTS, work)
-        async with share:
-            return await loop.run_in_executor(_LONG_TEXTS, share.run, work)
+            return await asyncio.get_running_loop().run_in_executor(_LONG_TEXTS, work)
+        await share.acquire()
+        return await _release_after(share, work)
     finally:
         return_freed_memory_soon()
+
+
+async def _release_after(share: CoreShare, work: Callable[[], Result]) -> Result:
+    """Return the result of work in a thread, and release the share when the thread ends the work. This is later if the caller
+    is cancelled: the next piece of work must not begin before this one is paid."""
+    loop = asyncio.get_running_loop()
+
+    def release(_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop may be closed
+            loop.call_soon_threadsafe(share.release)
+
+    try:
+        started = _LONG_TEXTS.submit(share.run, work)
+    except BaseException:
+        share.release()
+        raise
+    started.add_done_callback(release)
+    return await asyncio.wrap_future(started)
 
 
 async def run_in_own_thread(

@@ -27,6 +27,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from sparring.engines.bodies import read_job, read_number
 from sparring.engines.server import guarded, received
 from sparring.errors import ServiceError, SparringError, UsageError
 from sparring.models.tensor_files import TensorFile, write_weights
@@ -130,23 +131,24 @@ class _Routes:
         )
 
     async def start(self, request: Request) -> Response:
-        name, body = request.path_params["job"], await request.json()
-        if body["instance"] != self._instance:
+        name, body = request.path_params["job"], await read_job(request)
+        if body.instance != self._instance:
             raise ServiceError("this learner was restarted and has lost its trained weights; resume the run.")
         if name not in self._jobs:
-            if body["verb"] not in self._verbs:
-                raise UsageError(f"a learner cannot run {body['verb']!r}; it can run {', '.join(self._verbs)}.")
-            for unused in body["unused"]:
-                shutil.rmtree(self._path / Path(unused).name, ignore_errors=True)
+            if body.verb not in self._verbs:
+                raise UsageError(f"a learner cannot run {body.verb!r}; it can run {', '.join(self._verbs)}.")
+            for unused in (Path(one).name for one in body.unused):
+                if unused not in ("", ".."):  # the folder of all files, and the one around it
+                    shutil.rmtree(self._path / unused, ignore_errors=True)
             self._forget()
             job = self._jobs[name] = _Job()
-            task = asyncio.create_task(self._compute(job, partial(self._verbs[body["verb"]], **body["arguments"])))
+            task = asyncio.create_task(self._compute(job, partial(self._verbs[body.verb], **body.arguments)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return await self._answer(self._jobs[name], seconds=1.0)
 
     async def result(self, request: Request) -> Response:
-        return await self._answer(self._job(request), seconds=min(10.0, float(request.query_params["seconds"])))
+        return await self._answer(self._job(request), seconds=min(10.0, read_number(request, "seconds")))
 
     async def give_up(self, request: Request) -> Response:
         self._job(request).stop.set()

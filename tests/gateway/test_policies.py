@@ -40,7 +40,7 @@ def test_a_key_asks_its_policy_and_a_report_with_any_ends_the_turns_of_all() -> 
     chat_session = episode(main=["what?", "more"], customer=["tea", "more"])
     endpoints = EpisodeEndpoints("policy")
     key = endpoints.register(chat_session)
-    other = endpoints.register(chat_session.of("customer"), endpoints.report(key))
+    other = endpoints.register(chat_session.of("customer"), of=key)
     app = create_app(endpoints)
 
     def ask(key: str) -> Any:
