@@ -169,7 +169,7 @@ def test_a_learner_refuses_likewise_and_deletes_only_its_files(
     body = {"instance": instance, "verb": "fingerprint", "arguments": {}, "unused": ["..", "", "x/..", "/"]}
 
     assert raw(learner, "POST", "/v1/jobs/a", json=body).status_code == 200
-    del learner
     with warnings.catch_warnings(action="ignore"):
+        del learner
         gc.collect()  # a learner's folder is deleted with it, with a warning
     assert (tmp_path / "of another program").is_dir()

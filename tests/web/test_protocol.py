@@ -325,33 +325,3 @@ def test_nothing_of_a_closed_connection_stays() -> None:
             assert count() == 0
 
     serve(play)
-
-
-@pytest.mark.parametrize(
-    "request_bytes", [b"", GET, HEAD + b"Content-Length: 9\r\n\r\n1"], ids=["none", "whole", "begun"]
-)
-def test_a_closed_connection_is_free_without_a_garbage_collection(request_bytes: bytes) -> None:
-    async def play(_: App, port: int) -> None:
-        def connections() -> int:
-            return sum(type(one) is protocol.BoundedProtocol for one in gc.get_objects())
-
-        before = connections()
-        gc.disable()
-        try:
-            for _ in range(5):
-                client = await Client.connect(port)
-                client.send(request_bytes)
-                if request_bytes == GET:
-                    await client.answer()
-                while connections() == before:  # noqa: ASYNC110 (what is waited for has no event)
-                    await asyncio.sleep(0.001)
-                client.close()
-                del client
-                Client.close_all()
-                while connections() > before:  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
-        finally:
-            gc.enable()
-
-    gc.collect()
-    serve(play)
