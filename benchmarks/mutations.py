@@ -418,8 +418,8 @@ def build(template: Path) -> None:
 
 
 def cases(seed: int, numbers: range, template: Path) -> Iterator[Case]:
-    """Yield cases. While one is used, the working directory has its damaged files. Each has a folder of its own, because a command
-    that was stopped may leave a process that still writes."""
+    """Yield cases. While one is used, the working directory has its damaged files. Each has a folder of its own, because a
+    command that was stopped may leave a process that still writes."""
     kinds = list(KINDS)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         for number in numbers:

@@ -166,7 +166,7 @@ def test_a_learner_refuses_likewise_and_deletes_only_its_files(
         assert raw(learner, "GET", "/v1/jobs/a?seconds=").status_code == 422  # no such job
     assert caplog.records == []
     instance = raw(learner, "GET", "/v1/learner").json()["instance"]
-    body = {"instance": instance, "verb": "fingerprint", "arguments": {}, "unused": ["..", "", "x/..", "/"]}
+    body = {"instance": instance, "verb": "reset_optimizer", "arguments": {}, "unused": ["..", "", "x/..", "/"]}
 
     assert raw(learner, "POST", "/v1/jobs/a", json=body).status_code == 200
     with warnings.catch_warnings(action="ignore"):

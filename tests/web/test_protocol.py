@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, ClassVar
@@ -325,3 +326,30 @@ def test_nothing_of_a_closed_connection_stays() -> None:
             assert count() == 0
 
     serve(play)
+
+
+def connect_and_leave(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), 10) as connection:
+        connection.sendall(GET)
+        assert b" 200 " in connection.recv(4096)
+
+
+def test_a_closed_connection_is_freed_without_a_collection() -> None:
+    def num_transports() -> int:
+        return sum(type(one).__name__ == "_SelectorSocketTransport" for one in gc.get_objects())
+
+    async def play(_app: App, port: int) -> None:
+        await asyncio.to_thread(connect_and_leave, port)
+        await asyncio.sleep(0.2)
+        gc.collect()
+        before = num_transports()
+        for _ in range(20):
+            await asyncio.to_thread(connect_and_leave, port)
+        await asyncio.sleep(0.2)
+        assert num_transports() == before
+
+    gc.disable()
+    try:
+        serve(play)
+    finally:
+        gc.enable()
