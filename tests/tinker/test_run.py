@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sparring.config import Config, load_config
 from sparring.errors import ConfigError, ServiceError
+from sparring.models.adapter_files import AdapterShape
+from sparring.models.policy import LoraSettings, Policy
 from sparring.tinker.formulas import Formula
-from tests.contracts.cases import ADAPTER, make_policy
 from tests.tinker.fake_service import Deviations, FakeService
 from tests.tinker.servers import ROOT, Server
-from tests.tinker.whole_runs import EXACT, LEAVES_SOCKETS, build_settings, check, compare, run_everything, train
+from tests.tinker.whole_runs import (
+    ALPHA,
+    EXACT,
+    LEAVES_SOCKETS,
+    RANK,
+    build_settings,
+    check,
+    compare,
+    run_everything,
+    train,
+)
 
 LOSSES = ("ppo", "importance_sampling", "cispo", "gspo")
 """`gspo` is not computed by the server: its gradient, like that of every loss of a recipe, is computed by the client."""
@@ -57,9 +68,18 @@ def test_a_recipe_that_the_service_cannot_follow_is_refused(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, expected: str
 ) -> None:
     """Sparring's own server does neither, so the service is the fake one."""
-    service = FakeService(partial(make_policy, lora=True), ADAPTER, SKYRL)
+
+    def build() -> Policy:
+        base, tokenizer = (
+            AutoModelForCausalLM.from_pretrained(model_folder),
+            AutoTokenizer.from_pretrained(model_folder),
+        )
+        lora = LoraSettings(rank=RANK, alpha=ALPHA, targets=("q_proj", "v_proj", "down_proj"))
+        return Policy(base, tokenizer, max_positions=256, lora=lora)
+
+    service = FakeService(build, AdapterShape(rank=RANK, alpha=ALPHA), SKYRL)
     monkeypatch.setattr("sparring.assembly.tinker.connect_service", lambda config: service)
-    overrides = [*SETTINGS, f"model.name={model_folder}", f"model.lora_rank={ADAPTER.rank}", f"run.runs_dir={tmp_path}"]
+    overrides = [*SETTINGS, f"model.name={model_folder}", f"run.runs_dir={tmp_path}"]
     with pytest.raises(ServiceError, match=expected):
         train([*overrides, "optimizer.adam_grad_clip_norm=0", change])
     assert service.log[-1] == "close"
