@@ -244,5 +244,5 @@ def run_everything(
     assert difference < 100 * tolerances.weight
 
     report = MultiTurnRLEvaluator(trained.run).evaluate()
-    assert {one.name for one in report.evaluations} == {"base", "warm_start", "tuned"}
+    assert {one.name for one in report.evaluations} == {"base", "warm start", "tuned"}
     assert {(one.split, len(one.task_ids)) for one in report.evaluations} == {("held_out", 3)}
