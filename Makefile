@@ -155,7 +155,8 @@ vllm-learn: .venv/dev .clients/vllm
 	SPARRING_VLLM=.clients/vllm $(BIN)/python -m benchmarks.vllm
 
 # The learner and the engine on a real Tinker server, SkyRL with JAX on the CPU, in an environment of its own below .clients/
-# (6 GB with torch for GPUs, Python 3.12), with the version of the package `tinker` that it pins. 10 minutes on two cores.
+# (6 GB with torch for GPUs, Python 3.12), with the version of the package `tinker` that it pins; and the same on our own server. 20
+# minutes on two cores that do other things too.
 PYTHON312 ?= $(shell command -v python3.12)
 tinker: .venv/tinker .clients/skyrl/created .clients/tinker-sdk-0.25.0
 	SPARRING_TEST_TINKER=.clients/skyrl SPARRING_TEST_TINKER_SDKS=.clients/tinker-sdk-0.25.0 \
