@@ -133,8 +133,8 @@ tinker-server: .venv/dev $(TINKER:%=.clients/tinker-%/created)
 tinker-recipes: .venv/dev .clients/tinker-cookbook/created
 	$(BIN)/python -m tests.serving.tinker.recipes .clients/tinker-cookbook/bin/python
 
-COOKBOOK := 'tinker==0.38.0' 'torch>=2.10' aiohttp blobfile chz cloudpickle datasets pillow pyrage rich safetensors termcolor \
-	'tiktoken>=0.12' tqdm
+COOKBOOK := 'tinker==0.38.0' 'torch>=2.10' aiohttp blobfile chz cloudpickle datasets math-verify pillow pylatexenc pyrage rich \
+	safetensors sympy termcolor 'tiktoken>=0.12' tqdm
 .clients/tinker-cookbook/created:
 	$(PYTHON) -m venv .clients/tinker-cookbook
 	.clients/tinker-cookbook/bin/python -m pip install --quiet --disable-pip-version-check $(COOKBOOK)
