@@ -133,8 +133,8 @@ tinker-server: .venv/dev $(TINKER:%=.clients/tinker-%/created)
 tinker-recipes: .venv/dev .clients/tinker-cookbook/created
 	$(BIN)/python -m tests.serving.tinker.recipes .clients/tinker-cookbook/bin/python
 
-COOKBOOK := 'tinker==0.38.0' 'torch>=2.10' aiohttp blobfile chz cloudpickle datasets pillow pyrage rich safetensors termcolor \
-	'tiktoken>=0.12' tqdm
+COOKBOOK := 'tinker==0.38.0' 'torch>=2.10' aiohttp blobfile chz cloudpickle datasets math-verify pillow pylatexenc pyrage rich \
+	safetensors sympy termcolor 'tiktoken>=0.12' tqdm
 .clients/tinker-cookbook/created:
 	$(PYTHON) -m venv .clients/tinker-cookbook
 	.clients/tinker-cookbook/bin/python -m pip install --quiet --disable-pip-version-check $(COOKBOOK)
@@ -155,7 +155,8 @@ vllm-learn: .venv/dev .clients/vllm
 	SPARRING_VLLM=.clients/vllm $(BIN)/python -m benchmarks.vllm
 
 # The learner and the engine on a real Tinker server, SkyRL with JAX on the CPU, in an environment of its own below .clients/
-# (6 GB with torch for GPUs, Python 3.12), with the version of the package `tinker` that it pins. 10 minutes on two cores.
+# (6 GB with torch for GPUs, Python 3.12), with the version of the package `tinker` that it pins; and the same on our own server. 20
+# minutes on two cores that do other things too.
 PYTHON312 ?= $(shell command -v python3.12)
 tinker: .venv/tinker .clients/skyrl/created .clients/tinker-sdk-0.25.0
 	SPARRING_TEST_TINKER=.clients/skyrl SPARRING_TEST_TINKER_SDKS=.clients/tinker-sdk-0.25.0 \

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sparring.assembly.algorithm import Algorithm
 from sparring.assembly.engines import TO_STDERR, Announce, adam_settings
 from sparring.config import Config, key_from
+from sparring.config.rules.engine import TINKER_PARTS
 from sparring.errors import DataError, ServiceError
 from sparring.models.description import ModelDescription, find_folder, read_description
 from sparring.protocols import Engine, Learner
@@ -23,10 +24,17 @@ if TYPE_CHECKING:
 def connect_service(config: Config) -> SdkService:
     """Connect to the service of [learner]. Raises ServiceError."""
     from sparring.tinker.sdk import SdkService
+    from sparring.tinker.service import Adapted
 
-    section = config.learner
+    section, targets = config.learner, set(config.model.lora_targets)
+    parts = {name: bool(part & targets) for name, part in TINKER_PARTS.items()}
     assert section.base_url is not None and section.model is not None, "the configuration requires both"  # noqa: PT018
-    return SdkService(section.base_url, model=section.model, api_key=key_from(section.api_key_env))
+    return SdkService(
+        section.base_url,
+        model=section.model,
+        api_key=key_from(section.api_key_env),
+        adapted=Adapted(**parts) if targets else Adapted(),
+    )
 
 
 def describe_service(config: Config) -> tuple[ModelDescription, Weights]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from sparring.config.rules.conflict import ConfigRule, Conflict, endpoint_problems, find_given, has_repeated
 from sparring.config.sections import (
@@ -101,6 +101,19 @@ def address_of_a_remote_learner(config: Config) -> Iterator[Conflict]:
         yield Conflict("learner.base_url", "is missing; learner.type = 'remote' needs it.", ("learner.type",))
 
 
+TINKER_PARTS: Mapping[str, frozenset[str]] = {
+    "attention": frozenset({"q_proj", "k_proj", "v_proj", "o_proj"}),
+    "mlp": frozenset({"gate_proj", "up_proj", "down_proj"}),
+    "output": frozenset({"lm_head"}),
+}
+"""The layers that a client of the Tinker API can choose for an adapter, each part as a whole."""
+
+
+def are_tinker_parts(targets: Collection[str]) -> bool:
+    """Return whether a Tinker service can adapt exactly these layers."""
+    return set(targets) == frozenset().union(*(part for part in TINKER_PARTS.values() if part & set(targets)))
+
+
 def needs_of_a_tinker_service(config: Config) -> Iterator[Conflict]:
     if config.engine.type == "tinker" and config.learner.type != "tinker":
         yield Conflict(
@@ -136,9 +149,19 @@ def needs_of_a_tinker_service(config: Config) -> Iterator[Conflict]:
             f"is not 1, {one} has one learning rate for all matrices; set it to 1.",
         ),
         ("model.lora_layers", config.model.lora_layers is None, f"is given, {one} adapts all layers; leave it out."),
+        (
+            "model.lora_targets",
+            are_tinker_parts(config.model.lora_targets),
+            f"are {', '.join(config.model.lora_targets)}, {one} adapts the attention ({_list('attention')}), the MLP "
+            f"({_list('mlp')}) and lm_head each as a whole; name all layers of a part or none, or leave the key out.",
+        ),
     ):
         if not value:
             yield Conflict(key, message, ("learner.type",))
+
+
+def _list(part: str) -> str:
+    return ", ".join(sorted(TINKER_PARTS[part]))
 
 
 def ranks_of_a_group(config: Config) -> Iterator[Conflict]:
