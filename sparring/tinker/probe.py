@@ -157,15 +157,15 @@ def _scaled(row: Row, scale: float) -> Row:
     return replace(row, weights=tuple(scale * weight for weight in row.weights))
 
 
-def probe(service: Service, *, rank: int, vocabulary_size: int, samples: bool) -> Probed:
+def probe(service: Service, *, rank: int, vocabulary_size: int, samples: bool, eps: float = EPS) -> Probed:
     """Measure a service with an adapter of its own, which is released afterwards. `samples` states whether to also measure
-    if sampling changes the weights in training.
+    if sampling changes the weights in training. `eps` is that of the steps, at most the largest that the service accepts.
 
     Raises ServiceError if it computes gradients that cannot be used.
     """
     trainer = service.create(rank=rank, seed=0)
     try:
-        return _Probe(service, trainer, vocabulary_size).run(samples=samples)
+        return _Probe(service, trainer, vocabulary_size, eps).run(samples=samples)
     finally:
         trainer.close()
 
@@ -174,8 +174,8 @@ def probe(service: Service, *, rank: int, vocabulary_size: int, samples: bool) -
 class _Probe:
     """The measurements of one adapter. Its weights move a little with each of them."""
 
-    def __init__(self, service: Service, trainer: Trainer, vocabulary_size: int) -> None:
-        self._service, self._trainer, self._name = service, trainer, service.name
+    def __init__(self, service: Service, trainer: Trainer, vocabulary_size: int, eps: float) -> None:
+        self._service, self._trainer, self._name, self._eps = service, trainer, service.name, eps
         first = min(16, vocabulary_size // 4)
         needed = 5 * len(_WEIGHTS)
         self._rows = build_rows([first + index % (vocabulary_size - first) for index in range(needed)])
@@ -242,7 +242,7 @@ class _Probe:
         """Take a step of gradient descent on rows."""
         passed = self._trainer.forward_backward(rows, loss_fn, loss_config)
         stepped = self._trainer.optim_step(
-            AdamStep(learning_rate=self._step * EPS, beta1=0.0, beta2=0.0, eps=EPS, grad_clip_norm=clip)
+            AdamStep(learning_rate=self._step * self._eps, beta1=0.0, beta2=0.0, eps=self._eps, grad_clip_norm=clip)
         )
         passed.result()
         norm = find_norm(stepped.result())
