@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sparring.assembly.algorithm import Algorithm
 from sparring.assembly.engines import TO_STDERR, Announce, adam_settings
 from sparring.config import Config, key_from
+from sparring.config.rules.engine import TINKER_PARTS
 from sparring.errors import DataError, ServiceError
 from sparring.metering.usage import endpoint_name
 from sparring.models.description import ModelDescription, find_folder, read_description
@@ -26,13 +27,21 @@ def connect_service(config: Config) -> Service:
     """Connect to the service of [learner], whose requests are counted in the run. Raises ServiceError."""
     from sparring.tinker.metered import MeteredService
     from sparring.tinker.sdk import SdkService
+    from sparring.tinker.service import Adapted
 
     section = config.learner
     assert section.model is not None, "the configuration requires it"
     if section.service == "sagemaker":
         return MeteredService(_share_sagemaker(config), f"{section.model}@sagemaker", scores_by_sampler=True)
     assert section.base_url is not None, "the configuration requires it"
-    service = SdkService(section.base_url, model=section.model, api_key=key_from(section.api_key_env))
+    targets = set(config.model.lora_targets)
+    parts = {name: bool(part & targets) for name, part in TINKER_PARTS.items()}
+    service = SdkService(
+        section.base_url,
+        model=section.model,
+        api_key=key_from(section.api_key_env),
+        adapted=Adapted(**parts) if targets else Adapted(),
+    )
     return MeteredService(service, endpoint_name(section.model, section.base_url))
 
 

@@ -19,7 +19,7 @@ import httpx
 from sparring.errors import ServiceError
 from sparring.runtime.cancellable import Cancelled, raise_if_cancelled
 from sparring.runtime.logs import get_logger
-from sparring.tinker.service import AdamStep, Row, Sample
+from sparring.tinker.service import AdamStep, Adapted, Row, Sample
 
 Value = TypeVar("Value")
 
@@ -55,8 +55,11 @@ class SdkService:
     The package is used through what its versions 0.16 to 0.38 have in common.
     """
 
-    def __init__(self, base_url: str, *, model: str, api_key: str | None = None) -> None:
-        """Connect to a service. Raises ServiceError if it does not answer, or if the package is not installed."""
+    def __init__(
+        self, base_url: str, *, model: str, api_key: str | None = None, adapted: Adapted | None = None
+    ) -> None:
+        """Connect to a service. `adapted` are the layers of all new adapters. Raises ServiceError if the service does not
+        answer, or if the package is not installed."""
         try:
             import tinker  # pyright: ignore[reportMissingImports]
         except ImportError as error:
@@ -69,14 +72,21 @@ class SdkService:
         # The package warns about waits of its blocking methods, which it also reports for a download.
         get_logger("tinker").setLevel(logging.ERROR)
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="sparring-tinker")
-        self._api_key = api_key or "tml-none"
+        self._api_key, self._adapted = api_key or "tml-none", adapted or Adapted()
         self._silent_since: float | None = None
         self._client = self._ask("connect", lambda: sdk.ServiceClient(base_url=base_url, api_key=self._api_key))
 
     def create(self, *, rank: int, seed: int) -> SdkTrainer:
         return self._trainer(
             "create_lora_training_client",
-            lambda: self._client.create_lora_training_client(base_model=self._model, rank=rank, seed=seed),
+            lambda: self._client.create_lora_training_client(
+                base_model=self._model,
+                rank=rank,
+                seed=seed,
+                train_attn=self._adapted.attention,
+                train_mlp=self._adapted.mlp,
+                train_unembed=self._adapted.output,
+            ),
         )
 
     def restore(self, path: str, *, with_optimizer: bool) -> SdkTrainer:
@@ -155,6 +165,10 @@ class SdkService:
         self._silent_since = None
         return 0.0
 
+    def answers(self) -> bool:
+        self.measure_silence()
+        return self._silent_since is None
+
     def failure(self, verb: str, error: BaseException) -> ServiceError:
         text = f"{type(error).__name__}: {error}".rstrip(". ")
         return ServiceError(f"{self.name} failed at {verb}: {text:.600}. Check its log, and resume the run.")
@@ -198,7 +212,10 @@ class SdkTrainer:
         return self._stored("save_weights_for_sampler", lambda: self._client.save_weights_for_sampler(name))
 
     def close(self) -> None:
-        """Unload the adapter. A service may refuse, and then unloads it when the session ends."""
+        """Unload the adapter. A service may refuse, and then unloads it when the session ends. If nothing answers, the package
+        would repeat the request for as long as it may."""
+        if not self._service.answers():
+            return
         holder, request = self._client.holder, self._types.UnloadModelRequest(model_id=self._client.model_id)
 
         async def unload() -> None:
@@ -345,10 +362,10 @@ def _read_logprobs(found: Any) -> list[list[float]]:
 
 
 def _parse(path: str) -> tuple[str, str]:
-    """Return the run and the checkpoint of a path. Tinker's paths are `tinker://RUN/sampler_weights/NAME`; SkyRL 0.4.0 returns
-    `tinker://RUN/NAME`."""
-    parts = path.removeprefix("tinker://").split("/")
-    return parts[0], parts[-1]
+    """Return the run and the checkpoint of a path. Tinker's paths are `tinker://RUN/sampler_weights/NAME`, whose checkpoint is
+    `sampler_weights/NAME`; SkyRL 0.4.0 returns `tinker://RUN/NAME`."""
+    run, _, checkpoint = path.removeprefix("tinker://").partition("/")
+    return run, checkpoint
 
 
 def _extract(archive: Path, folder: Path) -> None:

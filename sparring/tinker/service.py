@@ -37,6 +37,15 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adapted:
+    """The layers that get an adapter, as far as clients can choose them."""
+
+    attention: bool = True
+    mlp: bool = True
+    output: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdamStep:
     """The parameters of one AdamW step. With a `grad_clip_norm` of 0, the gradient is not clipped."""
 

@@ -1,100 +1,68 @@
-"""Runs that train and sample on a service, with the fake one in place of a connection."""
+"""Runs that train and sample on a real server: `sparring serve --tinker` in a process, through the package `tinker`."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sparring.config import Config, load_config
 from sparring.errors import ConfigError, ServiceError
-from sparring.ledger import Ledger
-from sparring.models.adapter_files import AdapterShape
-from sparring.models.policy import LoraSettings, Policy
 from sparring.tinker.formulas import Formula
-from sparring.trainer import MultiTurnRLTrainer, TrainResult
+from tests.contracts.cases import ADAPTER, make_policy
 from tests.tinker.fake_service import Deviations, FakeService
+from tests.tinker.servers import ROOT, Server
+from tests.tinker.whole_runs import EXACT, LEAVES_SOCKETS, build_settings, check, compare, run_everything, train
 
-ROOT = Path(__file__).parents[2]
-SHAPE = AdapterShape(rank=4, alpha=32)
-SKYRL = Deviations(formula=Formula(row="weights", whole="rows"), clips_gradients=False, sampling_restores=True)
+LOSSES = ("ppo", "importance_sampling", "cispo", "gspo")
+"""`gspo` is not computed by the server: its gradient, like that of every loss of a recipe, is computed by the client."""
 SETTINGS = (
     "engine.type=tinker", "learner.type=tinker", "learner.base_url=http://127.0.0.1:9", "learner.model=base",
     "model.trained_weights=lora", "model.lora_rank=4", "model.lora_alpha=32",
 )  # fmt: skip
 
 
-@pytest.fixture
-def connect(monkeypatch: pytest.MonkeyPatch, model_folder: Path) -> Callable[[Deviations], FakeService]:
-    def build() -> Policy:
-        model, tokenizer = (
-            AutoModelForCausalLM.from_pretrained(model_folder),
-            AutoTokenizer.from_pretrained(model_folder),
-        )
-        lora = LoraSettings(rank=SHAPE.rank, alpha=SHAPE.alpha, targets=("q_proj", "v_proj", "down_proj"))
-        return Policy(model, tokenizer, max_positions=256, lora=lora)
-
-    def opened(deviations: Deviations) -> FakeService:
-        service = FakeService(build, SHAPE, deviations)
-        monkeypatch.setattr("sparring.assembly.tinker.connect_service", lambda config: service)
-        return service
-
-    return opened
-
-
-def settings(model: Path, runs: Path, *more: str) -> list[str]:
-    return [
-        *SETTINGS, f"model.name={model}", f"run.runs_dir={runs}", "run.name=run", "optimizer.adam_grad_clip_norm=0",
-        "warm_start.num_demonstrations=8", "warm_start.steps=2", "warm_start.batch_size=4", "schedule.max_steps=2",
-        "schedule.save_every=1", "schedule.val_every=0", "batch.global_batch_size=1", "batch.group_size=4",
-        "evaluation.val_num_tasks=2", "evaluation.allow_zero_baseline=true", "environment.max_turns=2",
-        "sampling.sampling_max_tokens=4", *more,
-    ]  # fmt: skip
-
-
-def test_a_run_trains_on_a_service_and_resumes(
-    connect: Callable[[Deviations], FakeService], model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@LEAVES_SOCKETS
+@pytest.mark.parametrize("loss_fn", LOSSES)
+def test_a_run_of_each_loss_takes_the_steps_of_the_learner_in_this_process(
+    own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss_fn: str
 ) -> None:
-    service = connect(SKYRL)
-    trained = train(settings(model_folder, tmp_path))
-    assert "(compensated); it does not clip gradients; sampling with earlier weights" in capsys.readouterr().err
+    comparison = compare(monkeypatch, own_server)
+    trained = train(build_settings(own_server, tmp_path, f"algorithm.loss_fn={loss_fn}"))
     assert (trained.step, trained.status) == (2, "completed")
-    assert any(one.endswith("importance_sampling") for one in service.log)
-    state = json.loads((trained.run / "checkpoints/000002/tinker.json").read_text("utf-8"))["state"]
-    assert state in service.stored
+    check(comparison, trained.run, ["cross_entropy"] * 2 + [loss_fn] * 2, EXACT)
 
-    service.log.clear()
-    resumed = MultiTurnRLTrainer.attach(trained.run, overrides=["schedule.max_steps=3"]).train(resume=True)
-    assert resumed is not None
-    assert (resumed.step, service.log.count("restore")) == (3, 1)
-    with Ledger(trained.run / "ledger.sqlite") as ledger:
-        assert ledger.verify(max_steps_off_policy=0) == []
-        assert sorted(ledger.consumed()) == [1, 2, 3]
+
+@LEAVES_SOCKETS
+def test_a_run_whose_server_is_killed_resumes_and_its_adapter_is_exported_and_evaluated(
+    own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    comparison = compare(monkeypatch, own_server)
+    run_everything(own_server, comparison, tmp_path, monkeypatch, EXACT)
+    assert "its loss is a plain sum over all tokens." in capsys.readouterr().err
+
+
+SKYRL = Deviations(formula=Formula(row="weights", whole="rows"), clips_gradients=False, sampling_restores=True)
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("change", "expected"),
     [
-        (["optimizer.adam_grad_clip_norm=1"], "does not clip gradients"),
-        (["rollout.max_steps_off_policy=1"], "puts earlier weights back into training"),
+        ("optimizer.adam_grad_clip_norm=1", "does not clip gradients"),
+        ("rollout.max_steps_off_policy=1", "puts earlier weights back into training"),
     ],
 )
 def test_a_recipe_that_the_service_cannot_follow_is_refused(
-    connect: Callable[[Deviations], FakeService], model_folder: Path, tmp_path: Path, changes: list[str], expected: str
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, expected: str
 ) -> None:
-    service = connect(SKYRL)
+    """Sparring's own server does neither, so the service is the fake one."""
+    service = FakeService(partial(make_policy, lora=True), ADAPTER, SKYRL)
+    monkeypatch.setattr("sparring.assembly.tinker.connect_service", lambda config: service)
+    overrides = [*SETTINGS, f"model.name={model_folder}", f"model.lora_rank={ADAPTER.rank}", f"run.runs_dir={tmp_path}"]
     with pytest.raises(ServiceError, match=expected):
-        train(settings(model_folder, tmp_path, *changes))
+        train([*overrides, "optimizer.adam_grad_clip_norm=0", change])
     assert service.log[-1] == "close"
-
-
-def train(overrides: list[str]) -> TrainResult:
-    result = MultiTurnRLTrainer(ROOT / "recipes/pointer_chase", overrides=overrides, check=False).train()
-    assert result is not None
-    return result
 
 
 def load(*changes: str) -> Config:
@@ -117,6 +85,7 @@ def test_an_engine_and_a_learner_on_a_service_are_a_recipe() -> None:
         ("algorithm.entropy_coef=0.1", "no entropies"),
         ("optimizer.lora_plus_lr_ratio=4", "one learning rate"),
         ("model.lora_layers=1", "adapts all layers"),
+        ('model.lora_targets=["q_proj", "v_proj"]', "each as a whole"),
         ("rollout.session_weights=pinned", "cannot keep an episode"),
     ],
 )

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from tests.tinker.conftest import ROOT, SkyRL
+from tests.tinker.servers import ROOT, Server
+from tests.tinker.whole_runs import LEAVES_SOCKETS, Tolerances, build_settings, check, compare, run_everything, train
 
 SDKS = [one for one in os.environ.get("SPARRING_TEST_TINKER_SDKS", "").split(os.pathsep) if one]
 """Folders with versions of the package. Without them, the installed version is used."""
 
 
 @pytest.fixture(scope="module", params=SDKS or ["installed"], ids=lambda one: Path(one).name)
-def found(request: pytest.FixtureRequest, skyrl: SkyRL) -> dict[str, Any]:
+def found(request: pytest.FixtureRequest, skyrl: Server) -> dict[str, Any]:
     paths = [str(ROOT), *([] if request.param == "installed" else [str(Path(request.param).absolute())])]
     done = subprocess.run(
         [sys.executable, "-m", "tests.tinker.sdk_session", skyrl.url, str(skyrl.model)],
@@ -69,3 +70,25 @@ def test_the_engine_samples_ids_with_their_log_probabilities_and_the_stop_id(fou
 
 def test_a_restored_learner_continues_as_the_one_that_went_on(found: dict[str, Any]) -> None:
     assert found["restored_difference"] < 1e-5
+
+
+NEAR = Tolerances(loss=1e-3, norm=2e-3, weight=1e-4)
+
+
+@LEAVES_SOCKETS
+@pytest.mark.parametrize("loss_fn", ["ppo", "importance_sampling", "cispo"])
+def test_a_run_of_each_loss_takes_the_steps_of_the_learner_in_this_process(
+    skyrl: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss_fn: str
+) -> None:
+    comparison = compare(monkeypatch, skyrl)
+    trained = train(build_settings(skyrl, tmp_path, f"algorithm.loss_fn={loss_fn}"))
+    assert (trained.step, trained.status) == (2, "completed")
+    check(comparison, trained.run, ["cross_entropy"] * 2 + [loss_fn] * 2, NEAR)
+
+
+@LEAVES_SOCKETS
+def test_a_run_whose_server_is_killed_resumes_and_its_adapter_is_exported_and_evaluated(
+    skyrl: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_everything(skyrl, compare(monkeypatch, skyrl), tmp_path, monkeypatch, NEAR)
+    assert "(compensated); it does not clip gradients; sampling with earlier weights" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from sparring.config.rules.conflict import ConfigRule, Conflict, endpoint_problems, find_given, has_repeated
 from sparring.config.sections import (
@@ -112,6 +112,22 @@ def _addresses_of_a_service(config: Config) -> Iterator[Conflict]:
         if getattr(config.learner, key) is not None:
             message = f"is not read with learner.service = {service!r}; leave it out."
             yield Conflict(f"learner.{key}", message, ("learner.service",))
+    if service == "sagemaker" and config.model.lora_targets:
+        message = "is given, but SageMaker chooses the layers of an adapter; leave it out."
+        yield Conflict("model.lora_targets", message, ("learner.service",))
+
+
+TINKER_PARTS: Mapping[str, frozenset[str]] = {
+    "attention": frozenset({"q_proj", "k_proj", "v_proj", "o_proj"}),
+    "mlp": frozenset({"gate_proj", "up_proj", "down_proj"}),
+    "output": frozenset({"lm_head"}),
+}
+"""The layers that a client of the Tinker API can choose for an adapter, each part as a whole."""
+
+
+def are_tinker_parts(targets: Collection[str]) -> bool:
+    """Return whether a Tinker service can adapt exactly these layers."""
+    return set(targets) == frozenset().union(*(part for part in TINKER_PARTS.values() if part & set(targets)))
 
 
 def needs_of_a_tinker_service(config: Config) -> Iterator[Conflict]:
@@ -147,9 +163,19 @@ def needs_of_a_tinker_service(config: Config) -> Iterator[Conflict]:
             f"is not 1, {one} has one learning rate for all matrices; set it to 1.",
         ),
         ("model.lora_layers", config.model.lora_layers is None, f"is given, {one} adapts all layers; leave it out."),
+        (
+            "model.lora_targets",
+            are_tinker_parts(config.model.lora_targets),
+            f"are {', '.join(config.model.lora_targets)}, {one} adapts the attention ({_list('attention')}), the MLP "
+            f"({_list('mlp')}) and lm_head each as a whole; name all layers of a part or none, or leave the key out.",
+        ),
     ):
         if not value:
             yield Conflict(key, message, ("learner.type",))
+
+
+def _list(part: str) -> str:
+    return ", ".join(sorted(TINKER_PARTS[part]))
 
 
 def ranks_of_a_group(config: Config) -> Iterator[Conflict]:

@@ -156,6 +156,7 @@ class Line:
         for future, _ in self._waiting.values():
             future.error = "the training run was unloaded."
             future.done.set()
+        self._waiting.clear()  # the computations hold the adapter
 
     async def _work(self) -> None:
         while self._next in self._waiting:

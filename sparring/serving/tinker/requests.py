@@ -231,11 +231,27 @@ class Sample(_Body):
     prompt_logprobs: bool | None = None
     prompt_logprobs_last_n: Annotated[int, pydantic.Field(ge=1)] | None = None
     # These are refused, unless they have the value that the client sends by default.
-    topk_prompt_logprobs: Literal[0] = 0
-    topk_sample_logprobs: Literal[0] = 0
-    target_prompt_logprobs: None = None
-    prompt_alt_tokens_k: Literal[0] = 0
-    record_stability_info: Literal[False] | None = None
+    topk_prompt_logprobs: Any = 0
+    topk_sample_logprobs: Any = 0
+    target_prompt_logprobs: Any = None
+    prompt_alt_tokens_k: Any = 0
+    record_stability_info: Any = None
+
+    @pydantic.field_validator(
+        "topk_prompt_logprobs",
+        "topk_sample_logprobs",
+        "target_prompt_logprobs",
+        "prompt_alt_tokens_k",
+        "record_stability_info",
+    )
+    @classmethod
+    def _refuse(cls, value: Any) -> Any:
+        if value:
+            raise ValueError(
+                f"{value!r} is given, but this server computes the log-probabilities of the sampled tokens and, with "
+                "prompt_logprobs, of the prompt's own tokens, and of no others; leave it out"
+            )
+        return value
 
 
 class WeightsInfo(_Body):
@@ -252,7 +268,7 @@ def parse(model: type[BodyType], body: bytes | Mapping[str, Any]) -> BodyType:
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = ".".join(map(str, first["loc"])) or "the body"
-        raise Refusal(f"{place}: {first['msg']}.") from None
+        raise Refusal(f"{place}: {first['msg'].removeprefix('Value error, ')}.") from None
 
 
 def read_forward_backward(body: bytes) -> dict[str, Any]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import io
 import tarfile
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.faults.recipe.tiny import build
-from tests.serving.tinker.calls import call, create_run, datum, forward_body, open_session, step_body
+from tests.serving.tinker.calls import call, create_run, datum, fetch, forward_body, open_session, post, step_body
 from tests.serving.tinker.conftest import Serve, Server
 from tests.serving.tinker.test_training import target_logprobs, weights_of
 from tests.serving.tinker.values import IDS
+
+Q_PROJ = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight"
 
 
 async def train(server: Server, run: str, steps: range) -> None:
@@ -183,5 +186,22 @@ def test_the_runs_of_a_finished_session_are_unloaded(serve: Serve, monkeypatch: 
             server.service.sessions[abandoned.split(":")[0]].last_seen -= 1000
             assert await create_run(server.http)
             assert abandoned not in server.service.runs
+
+    asyncio.run(run())
+
+
+def test_an_unloaded_run_leaves_no_adapter_in_memory(serve: Serve) -> None:
+    async def run() -> None:
+        async with serve() as server:
+            model = await create_run(server.http)
+            await train(server, model, range(2))
+            # It waits for a request that never comes, and would compute with the adapter.
+            waiting = (await post(server.http, "optim_step", step_body(model, 9)))["request_id"]
+            adapter = weakref.ref(server.service.runs[model]._learner._policy.trained[Q_PROJ])
+            assert adapter() is not None
+            assert (await call(server.http, "unload_model", {"model_id": model}))["model_id"] == model
+            assert "unloaded" in (await fetch(server.http, waiting))["error"]
+            assert adapter() is None
+            assert (await server.http.post("/api/v1/get_info", json={"model_id": model})).status_code == 404
 
     asyncio.run(run())

@@ -155,7 +155,10 @@ def test_weights_that_are_no_longer_in_memory_are_never_replaced_by_others(
         ({"sampling_params": {"temperature": -1}}, "temperature"),
         ({"sampling_params": {"top_k": 0}}, "top_k"),
         ({"sampling_params": {"min_p": 0.1}}, "min_p"),
-        ({"topk_prompt_logprobs": 5}, "topk_prompt_logprobs"),
+        (
+            {"topk_prompt_logprobs": 5},
+            "topk_prompt_logprobs: 5 is given, but this server computes the log-probabilities of the",
+        ),
         ({"num_samples": 0}, "num_samples"),
         ({"prompt": {"chunks": []}}, "no token"),
         ({"prompt": {"chunks": [{"type": "encoded_text", "tokens": [1] * 200}]}}, "leave no space"),
