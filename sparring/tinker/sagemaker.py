@@ -238,6 +238,9 @@ class SageMakerTrainer:
         return self._stored("save_state", lambda: self.client.save_state(description=name))
 
     def save_sampler(self, name: str) -> str:
+        """Store the weights, unless they are stored already."""
+        if self._is_stored and self._path is not None:
+            return self._path
         path = self._stored("save_weights_for_sampler", lambda: self.client.save_weights_for_sampler(description=name))
         self._path, self._is_stored = path, True
         return path

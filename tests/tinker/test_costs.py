@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +16,11 @@ from sparring.errors import ConfigError
 from sparring.ledger import Ledger
 from sparring.metering.usage import EndpointUsage, endpoint_name, read_usage
 from sparring.report import write_report
-from sparring.serving.tinker.base import ALPHA
 from sparring.trainer import MultiTurnRLTrainer, TrainResult
-from tests.faults.recipe.tiny import build
+from tests.tinker.servers import KEY, ROOT, Server
+from tests.tinker.whole_runs import LEAVES_SOCKETS, build_settings
 
-pytest.importorskip("tinker")
-RECIPE = Path(__file__).parents[1] / "faults" / "recipe"
+RECIPE = ROOT / "recipes" / "pointer_chase"
 PRICES = {"read": 1.0, "sample": 10.0, "train": 4.0}
 """Prices per million tokens."""
 PROBE_TOKENS = 64
@@ -45,69 +39,25 @@ MEASURED_TOKENS = (
 """The trained tokens of the measurement, without those for finding the size of its steps."""
 
 
-@dataclass(frozen=True)
-class Server:
-    address: str
-    model: Path
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("served")
-    for part in build(0):
-        part.save_pretrained(folder / "model")
-    options = (
-        "--max-sequence-length",
-        "128",
-        "--precision",
-        "fp32",
-        "--checkpoints",
-        "stored",
-        "--port",
-        "0",
-        "--json",
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sparring", "serve", str(folder / "model"), "--tinker", *options],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    printed = b""
-    while not printed.endswith(b"}\n"):
-        line = process.stdout.readline()
-        assert line, printed
-        printed += line
-    served = json.loads(printed)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TINKER_KEY_OF_THE_TEST", f"tml-{served['api_key']}")
-        yield Server(served["base_url"], folder / "model")
-    process.terminate()
-    process.wait()
-    process.stdout.close()
-
-
 def train(server: Server, folder: Path, *more: str) -> TrainResult:
     recipe = folder / "recipe"
     if not recipe.exists():
         shutil.copytree(RECIPE, recipe, ignore=shutil.ignore_patterns("__pycache__"))
-        text = (recipe / "recipe.toml").read_text("utf-8")
-        head, _, rest = text.partition("[warm_start]")
-        (recipe / "recipe.toml").write_text(head + rest[rest.index("[batch]") :].replace("kv_cache_tokens = 2048", ""))
         with (recipe / "recipe.toml").open("a", encoding="utf-8") as file:
             prices = (f'"{server.model}:{kind}" = {price}\n' for kind, price in PRICES.items())
             file.write("\n[tracking.prices]\n" + "".join(prices))
-    settings = [
-        f"model.name={server.model}", "model.trained_weights=lora", "model.lora_rank=4", f"model.lora_alpha={ALPHA}",
-        "engine.type=tinker", "learner.type=tinker", f"learner.base_url={server.address}",
-        f"learner.model={server.model}", "learner.api_key_env=TINKER_KEY_OF_THE_TEST", "environment.max_turns=1",
-        "schedule.val_every=0", "schedule.save_every=0", f"run.runs_dir={folder}", *more,
-    ]  # fmt: skip
+    settings = build_settings(
+        server, folder, "environment.max_turns=1", "schedule.save_every=0", "warm_start.steps=0", *more
+    )
     with MultiTurnRLTrainer(recipe, overrides=settings, check=False, quiet=True) as trainer:
         result = trainer.train()
     assert result is not None
     return result
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARRING_TEST_TINKER_KEY", f"tml-{KEY}")
 
 
 def usage(run: Path, during: str | None = None) -> EndpointUsage:
@@ -120,17 +70,18 @@ def cost(found: EndpointUsage) -> float:
     return (found.read * PRICES["read"] + found.sampled * PRICES["sample"] + found.trained * PRICES["train"]) / 1e6
 
 
-def test_the_metered_tokens_and_their_cost_are_those_counted_by_hand(server: Server, tmp_path: Path) -> None:
-    run = train(server, tmp_path, "run.name=counted", "schedule.max_steps=2").run
+@LEAVES_SOCKETS
+def test_the_metered_tokens_and_their_cost_are_those_counted_by_hand(own_server: Server, tmp_path: Path) -> None:
+    run = train(own_server, tmp_path, "run.name=counted", "schedule.max_steps=2").run
     with Ledger(run / "ledger.sqlite") as ledger:
         turns = {one.id: ledger.load_turns(one.id) for one in ledger.rollouts()}
         consumed = ledger.consumed()
     assert all(len(one) == 1 for one in turns.values())
     lengths = {name: (len(one[0].prompt_ids), len(one[0].token_ids)) for name, one in turns.items()}
-    # Both steps train 2 groups of 3 episodes. Each episode is one sequence, of which a pass reads all ids but the last: once
+    # Both steps train 2 groups of 4 episodes. Each episode is one sequence, of which a pass reads all ids but the last: once
     # for the log-probabilities, and once for the gradient.
     rows = [sum(lengths[name]) - 1 for names in consumed.values() for name in names]
-    assert len(rows) == 2 * 2 * 3
+    assert len(rows) == 2 * 2 * 4
     # The check after each step scores the beginning of the first sequence on both sides.
     beginning = min(PROBE_TOKENS, sum(lengths[consumed[1][0]]))
     found = usage(run, during="training")
@@ -147,8 +98,8 @@ def test_the_metered_tokens_and_their_cost_are_those_counted_by_hand(server: Ser
     # One prompt of 8 ids, to which one token is sampled.
     assert (loading.read, loading.sampled) == (8, 1)
 
-    whole, prices = usage(run), {f"{server.model}:{kind}": price for kind, price in PRICES.items()}
-    assert whole.endpoint == endpoint_name(str(server.model), server.address)
+    whole, prices = usage(run), {f"{own_server.model}:{kind}": price for kind, price in PRICES.items()}
+    assert whole.endpoint == endpoint_name(str(own_server.model), own_server.url)
     assert whole.cost(prices) == pytest.approx(cost(found) + cost(loading))
     assert f"{whole.trained:,} trained, cost {whole.cost(prices):.4g}" in whole.summary(prices)
     assert f"{whole.trained:,}" in write_report(run, prices=prices).path.read_text("utf-8")
@@ -157,12 +108,13 @@ def test_the_metered_tokens_and_their_cost_are_those_counted_by_hand(server: Ser
     assert (line["trained"], line["cost"]) == (whole.trained, pytest.approx(whole.cost(prices)))
 
 
-def test_a_run_stops_at_its_limit_of_money_without_a_lost_step(server: Server, tmp_path: Path) -> None:
-    first = train(server, tmp_path, "run.name=first", "schedule.max_steps=1").run
+@LEAVES_SOCKETS
+def test_a_run_stops_at_its_limit_of_money_without_a_lost_step(own_server: Server, tmp_path: Path) -> None:
+    first = train(own_server, tmp_path, "run.name=first", "schedule.max_steps=1").run
     before, step = cost(usage(first, during="loading")), cost(usage(first, during="training"))
     # Steps differ by a few sampled tokens. After two, a third would cost more than half a step too much.
     limit = before + 2.5 * step
-    stopped = train(server, tmp_path, "run.name=stopped", "schedule.max_steps=9", f"limits.max_cost={limit:.9f}")
+    stopped = train(own_server, tmp_path, "run.name=stopped", "schedule.max_steps=9", f"limits.max_cost={limit:.9f}")
     assert (stopped.step, stopped.status) == (2, "completed")
     spent = cost(usage(stopped.run))
     assert limit - step < spent <= limit

@@ -18,12 +18,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from sparring.config import load_config
 from sparring.errors import ConfigError, InfrastructureError, ServiceError
 from sparring.models.adapter_files import AdapterShape
+from sparring.models.policy import LoraSettings, Policy
 from sparring.tinker.engine import TinkerEngine
-from sparring.tinker.formulas import FORMULAS, Formula, Plan
+from sparring.tinker.formulas import Formula, Plan
 from sparring.tinker.learner import TinkerLearner, base_weights
 from sparring.tinker.metered import MeteredService
 from sparring.tinker.probe import probe
@@ -44,6 +47,7 @@ ROOT = Path(__file__).parents[3]
 REAL_SDK = os.environ.get("SPARRING_TEST_SAGEMAKER")
 ADAM = AdamWSettings(grad_clip_norm=0.0)
 STOP_ID = 7
+WIDE = AdapterShape(rank=128, alpha=8)
 
 
 def make_backend(monkeypatch: pytest.MonkeyPatch, **deviations: Any) -> Backend:
@@ -88,7 +92,7 @@ def connect(shape: AdapterShape = ADAPTER) -> SageMakerService:
     return SageMakerService(model=MODEL, role_arn=ROLE, shape=shape)
 
 
-@pytest.mark.parametrize("formula", [Formula(), Formula(row="weights", whole="rows")], ids=str)
+@pytest.mark.parametrize("formula", [Formula(), Formula(row="weights", whole="rows")], ids=["sum", "normalized"])
 def test_three_steps_equal_those_of_the_learner_in_this_process(
     monkeypatch: pytest.MonkeyPatch, formula: Formula
 ) -> None:
@@ -131,15 +135,34 @@ def test_weights_and_states_are_model_packages(backend: Backend, tmp_path: Path)
     assert not any(session.is_running for session in backend.sessions.values())
 
 
-@pytest.mark.parametrize("formula", FORMULAS, ids=str)
+def make_wide_policy() -> Policy:
+    """Return a policy whose gradient has so many components that each is small."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=512, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=VOCAB, max_position_embeddings=CONTEXT, tie_word_embeddings=True, initializer_range=0.05,
+    )  # fmt: skip
+    lora = LoraSettings(
+        rank=WIDE.rank, alpha=WIDE.alpha, targets=("q_proj", "v_proj", "o_proj", "up_proj", "down_proj")
+    )
+    return Policy(LlamaForCausalLM(config), LETTERS, max_positions=CONTEXT, lora=lora)
+
+
+@pytest.mark.parametrize("formula", [Formula(), Formula(row="weights", whole="rows")], ids=["sum", "normalized"])
 def test_the_formula_is_measured_with_the_largest_eps_of_the_service(
     monkeypatch: pytest.MonkeyPatch, formula: Formula
 ) -> None:
     backend = make_backend(monkeypatch, formula=formula)
-    found = probe(connect(), rank=ADAPTER.rank, vocabulary_size=VOCAB, samples=True, eps=LARGEST_EPS)
-    assert found.formula == formula
-    assert backend.log[0] == "create"
+    backend.service.build, backend.service.shape = make_wide_policy, WIDE
+    found = probe(connect(WIDE), rank=WIDE.rank, vocabulary_size=VOCAB, samples=True, eps=LARGEST_EPS)
+    assert (found.formula, found.clips_gradients, found.sampling_restores) == (formula, True, False)
     assert backend.log.count("create") == backend.log.count("stop") == 1
+
+
+def test_a_model_whose_gradient_is_too_large_for_the_eps_is_refused(backend: Backend) -> None:
+    with pytest.raises(ServiceError, match="Training would be wrong"):
+        probe(connect(), rank=ADAPTER.rank, vocabulary_size=VOCAB, samples=False, eps=LARGEST_EPS)
+    assert not any(session.is_running for session in backend.sessions.values())
 
 
 def test_a_session_in_training_also_samples(backend: Backend, tmp_path: Path) -> None:
@@ -194,7 +217,7 @@ def test_a_sample_of_which_a_part_is_cut_is_charged_as_a_whole(
 def test_a_parameter_that_the_service_rejects_is_refused_before_it_is_sent(backend: Backend, name: str) -> None:
     trainer = connect().create(rank=ADAPTER.rank, seed=0)
     usual = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.9, "eps": 1e-8}
-    with pytest.raises(ServiceError, match=f"{name} of AdamW is 1e"):
+    with pytest.raises(ServiceError, match=f"{name} of AdamW is 1.* but the service accepts"):
         trainer.optim_step(AdamStep(**(usual | {name: BOUNDS[name][1] + 1e3})))
     assert backend.log == ["create"]
 
@@ -252,6 +275,7 @@ SETTINGS = (
         ("learner.model", [], r"learner\.model.*missing"),
         ("", ["learner.base_url=http://a"], r"learner\.base_url.*not read"),
         ("", ["learner.api_key_env=KEY"], r"learner\.api_key_env.*not read"),
+        ("", ["model.lora_targets=['q_proj']"], r"model\.lora_targets.*chooses the layers"),
         ("learner.service", ["learner.base_url=http://a"], r"learner\.role_arn.*not read"),
     ],
 )
