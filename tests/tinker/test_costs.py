@@ -43,13 +43,14 @@ def train(server: Server, folder: Path, *more: str) -> TrainResult:
     recipe = folder / "recipe"
     if not recipe.exists():
         shutil.copytree(RECIPE, recipe, ignore=shutil.ignore_patterns("__pycache__"))
-        with (recipe / "recipe.toml").open("a", encoding="utf-8") as file:
-            prices = (f'"{server.model}:{kind}" = {price}\n' for kind, price in PRICES.items())
-            file.write("\n[tracking.prices]\n" + "".join(prices))
-    settings = build_settings(
-        server, folder, "environment.max_turns=1", "schedule.save_every=0", "warm_start.steps=0", *more
-    )
-    with MultiTurnRLTrainer(recipe, overrides=settings, check=False, quiet=True) as trainer:
+        before, _, after = (recipe / "recipe.toml").read_text("utf-8").partition("[warm_start]")
+        prices = "".join(f'"{server.model}:{kind}" = {price}\n' for kind, price in PRICES.items())
+        content = f"{before}{after[after.index('[batch]') :]}\n[tracking.prices]\n{prices}"
+        (recipe / "recipe.toml").write_text(content, "utf-8")
+    settings = build_settings(server, folder, "environment.max_turns=1", "schedule.save_every=0", *more)
+    with MultiTurnRLTrainer(
+        recipe, overrides=[one for one in settings if "warm_start" not in one], check=False, quiet=True
+    ) as trainer:
         result = trainer.train()
     assert result is not None
     return result
