@@ -12,29 +12,57 @@ from sparring.assembly.engines import TO_STDERR, Announce, adam_settings
 from sparring.config import Config, key_from
 from sparring.config.rules.engine import TINKER_PARTS
 from sparring.errors import DataError, ServiceError
+from sparring.metering.usage import endpoint_name
 from sparring.models.description import ModelDescription, find_folder, read_description
 from sparring.protocols import Engine, Learner
 from sparring.types import Weights
 
 if TYPE_CHECKING:
     from sparring.tinker.probe import Probed
-    from sparring.tinker.sdk import SdkService
+    from sparring.tinker.sagemaker import SageMakerService
+    from sparring.tinker.service import Service
 
 
-def connect_service(config: Config) -> SdkService:
-    """Connect to the service of [learner]. Raises ServiceError."""
+def connect_service(config: Config) -> Service:
+    """Connect to the service of [learner], whose requests are counted in the run. Raises ServiceError."""
+    from sparring.tinker.metered import MeteredService
     from sparring.tinker.sdk import SdkService
     from sparring.tinker.service import Adapted
 
-    section, targets = config.learner, set(config.model.lora_targets)
+    section = config.learner
+    assert section.model is not None, "the configuration requires it"
+    if section.service == "sagemaker":
+        return MeteredService(_share_sagemaker(config), f"{section.model}@sagemaker", scores_by_sampler=True)
+    assert section.base_url is not None, "the configuration requires it"
+    targets = set(config.model.lora_targets)
     parts = {name: bool(part & targets) for name, part in TINKER_PARTS.items()}
-    assert section.base_url is not None and section.model is not None, "the configuration requires both"  # noqa: PT018
-    return SdkService(
+    service = SdkService(
         section.base_url,
         model=section.model,
         api_key=key_from(section.api_key_env),
         adapted=Adapted(**parts) if targets else Adapted(),
     )
+    return MeteredService(service, endpoint_name(section.model, section.base_url))
+
+
+_sagemaker: list[SageMakerService] = []
+"""The open service of this process. Engine and learner share it, because a session in training also samples."""
+
+
+def _share_sagemaker(config: Config) -> SageMakerService:
+    from sparring.models.adapter_files import AdapterShape
+    from sparring.tinker.sagemaker import SageMakerService
+
+    section = config.learner
+    assert section.model is not None and section.role_arn is not None, "the configuration requires both"  # noqa: PT018
+    shape = AdapterShape(rank=config.model.lora_rank, alpha=config.model.lora_alpha)
+    settings = {"model": section.model, "role_arn": section.role_arn, "shape": shape}
+    _sagemaker[:] = [one for one in _sagemaker if one.is_open]
+    for one in _sagemaker:
+        if one.settings == settings:
+            return one.share()
+    _sagemaker.append(SageMakerService(model=section.model, role_arn=section.role_arn, shape=shape))
+    return _sagemaker[-1]
 
 
 def describe_service(config: Config) -> tuple[ModelDescription, Weights]:
@@ -49,7 +77,7 @@ def describe_service(config: Config) -> tuple[ModelDescription, Weights]:
             "tokenizer, whose weights stay on the service. Download these files, and name the folder."
         )
     assert config.learner.model is not None, "the configuration requires it"
-    name = f"{config.learner.base_url} {config.learner.model}"
+    name = f"{config.learner.base_url or config.learner.service} {config.learner.model}"
     temporary = tempfile.TemporaryDirectory(prefix="sparring-base-")
     weights = base_weights(Path(temporary.name), name)
     weakref.finalize(weights.tensors, temporary.cleanup)
@@ -82,12 +110,14 @@ def build_service_learner(
     from sparring.algorithms.losses import LOSSES
     from sparring.models.adapter_files import AdapterShape
     from sparring.tinker.learner import TinkerLearner, check_settings
-    from sparring.tinker.probe import describe, probe
+    from sparring.tinker.probe import EPS, describe, probe
+    from sparring.tinker.sagemaker import LARGEST_EPS
 
     service, section = connect_service(config), config.model
     try:
         samples = config.engine.type == "tinker"
-        probed = probe(service, rank=section.lora_rank, vocabulary_size=vocabulary_size, samples=samples)
+        eps = LARGEST_EPS if config.learner.service == "sagemaker" else EPS
+        probed = probe(service, rank=section.lora_rank, vocabulary_size=vocabulary_size, samples=samples, eps=eps)
         announce(f"{service.name} was measured: {describe(probed)}")
         adam = adam_settings(config)
         check_settings(adam, clips_gradients=probed.clips_gradients, name=service.name)

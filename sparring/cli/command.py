@@ -179,7 +179,7 @@ Prices = Annotated[
     typer.Option(
         metavar="KIND=AMOUNT",
         help="A price; may be repeated. Kinds: prefill, sample, train (per million tokens), hour (of the machine); for "
-        "endpoints MODEL:read, MODEL:cached, MODEL:sample. By default the recipe's tracking.prices.",
+        "endpoints MODEL:read, MODEL:cached, MODEL:sample, MODEL:train. By default the recipe's tracking.prices.",
     ),
 ]
 

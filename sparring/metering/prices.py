@@ -15,8 +15,9 @@ PRICES: Mapping[str, str] = {
     "hour": "an hour of the machine",
 }
 """Prices of a run's own work, by name, with the unit that each price is for."""
-ENDPOINT_PRICES = ("read", "cached", "sample")
-"""Kinds of endpoint prices, as in `MODEL:read` or `MODEL@HOST:read`, each for a million tokens."""
+ENDPOINT_PRICES = ("read", "cached", "sample", "train")
+"""Kinds of endpoint prices, as in `MODEL:read` or `MODEL@HOST:read`, each for a million tokens. Only a service that trains has
+`train`."""
 
 
 def has_price(name: str) -> bool:
@@ -38,7 +39,7 @@ def read_prices(settings: Sequence[str]) -> dict[str, float]:
             raise UsageError(
                 f"--price {one!r} is not a price. Write {', '.join(f'{key}=AMOUNT' for key in PRICES)}, for "
                 f"{', '.join(PRICES.values())}. For an endpoint, write MODEL:read=AMOUNT, MODEL:cached=AMOUNT and "
-                "MODEL:sample=AMOUNT."
+                "MODEL:sample=AMOUNT, and for a service that trains also MODEL:train=AMOUNT."
             )
         prices[name] = price
     return prices
@@ -49,7 +50,9 @@ def cost(name: str, amount: float, price: float) -> float:
     return price * amount if name == "hour" else price * amount / PER_TOKENS
 
 
-def endpoint_cost(endpoint: str, *, read: int, sampled: int, cached: int, prices: Mapping[str, float]) -> float | None:
+def endpoint_cost(
+    endpoint: str, *, read: int, sampled: int, cached: int, prices: Mapping[str, float], trained: int = 0
+) -> float | None:
     """Return the cost of tokens at `model@host`, or None if the endpoint has no price.
 
     `cached` is the number of `read` tokens that were cached. If cached tokens have no price of their own, they cost as
@@ -61,7 +64,8 @@ def endpoint_cost(endpoint: str, *, read: int, sampled: int, cached: int, prices
         return None
     for_read = own["read"] or 0.0
     for_cached = for_read if own["cached"] is None else own["cached"]
-    return (for_read * (read - cached) + for_cached * cached + (own["sample"] or 0.0) * sampled) / PER_TOKENS
+    total = for_read * (read - cached) + for_cached * cached
+    return (total + (own["sample"] or 0.0) * sampled + (own["train"] or 0.0) * trained) / PER_TOKENS
 
 
 def usage_metrics(

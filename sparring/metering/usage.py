@@ -1,4 +1,4 @@
-"""Requests to endpoints and their tokens: LLM judges, reference models, simulated users and policies.
+"""Requests to endpoints and their tokens: LLM judges, reference models, simulated users, policies and services that train.
 
 Each request is one line in the run's `usage.jsonl` and is appended at once. Therefore all processes of a run can share
 the file, and a crash loses nothing. A resumed evaluation adds to the earlier counts.
@@ -21,7 +21,8 @@ from sparring.runtime.json_values import parse_json
 from sparring.types import Json, Usage
 
 USAGE = "usage.jsonl"
-"""The file in a run folder with one `{"during", "endpoint", "answered", "read", "sampled", "cached"}` per request."""
+"""The file in a run folder with one `{"during", "endpoint", "answered", "read", "sampled", "cached"}` per request. A request for
+training also has `trained`."""
 
 Meter: TypeAlias = tuple[str, str]
 """The run's folder and its current activity: `training`, or the name of an evaluation."""
@@ -44,13 +45,20 @@ class EndpointUsage:
     sampled: int | None
     cached: int | None
     """The number of prompt tokens that the endpoint had in a cache, or None if no answer reports it."""
+    trained: int | None = None
+    """The number of tokens of forward and backward passes, or None if no request was for training."""
 
     def cost(self, prices: Mapping[str, float]) -> float | None:
         """Return the cost, or None if this endpoint has no price or reports no tokens."""
         if self.read is None or self.sampled is None:
             return None
         return endpoint_cost(
-            self.endpoint, read=self.read, sampled=self.sampled, cached=self.cached or 0, prices=prices
+            self.endpoint,
+            read=self.read,
+            sampled=self.sampled,
+            cached=self.cached or 0,
+            trained=self.trained or 0,
+            prices=prices,
         )
 
     def as_json(self, prices: Mapping[str, float]) -> dict[str, Json]:
@@ -68,7 +76,8 @@ class EndpointUsage:
         else:
             cached = f" ({self.cached:,} cached)" if self.cached is not None else ""
             missing = f" (not counted: {self.unreported} answers without token counts)" if self.unreported else ""
-            tokens = f"{self.read:,} tokens read{cached}, {self.sampled:,} sampled{missing}"
+            trained = f", {self.trained:,} trained" if self.trained is not None else ""
+            tokens = f"{self.read:,} tokens read{cached}, {self.sampled:,} sampled{trained}{missing}"
         cost = self.cost(prices)
         return f"{self.endpoint}: {self.requests} requests{failed}, {tokens}" + (
             "" if cost is None else f", cost {cost:.4g}"
@@ -102,8 +111,8 @@ def endpoint_name(model: str, base_url: str) -> str:
     return f"{model}@{parts.hostname}" + (f":{parts.port}" if parts.port is not None else "")
 
 
-def count_request(endpoint: str, *, answered: bool, usage: Usage | None) -> None:
-    """Count one request. Outside of a run, this function does nothing."""
+def count_request(endpoint: str, *, answered: bool, usage: Usage | None, num_trained: int | None = None) -> None:
+    """Count one request. Outside of a run, this function does nothing. `num_trained` is the number of tokens of a pass."""
     if _meter is None:
         return
     folder, during = _meter
@@ -114,6 +123,7 @@ def count_request(endpoint: str, *, answered: bool, usage: Usage | None) -> None
         "read": usage and usage.num_prompt_tokens,
         "sampled": usage and usage.num_sampled_tokens,
         "cached": usage and usage.num_cached_tokens,
+        **({} if num_trained is None else {"trained": num_trained}),
     }
     # A full disk stops a run when it saves a checkpoint. It must not fail requests.
     with suppress(OSError):
@@ -148,6 +158,7 @@ def _summed(endpoint: str, lines: list[Mapping[str, Any]]) -> EndpointUsage:
         read=_sum(line["read"] for line in lines),
         sampled=_sum(line["sampled"] for line in lines),
         cached=_sum(line["cached"] for line in lines),
+        trained=_sum(line.get("trained") for line in lines),
     )
 
 

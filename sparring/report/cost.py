@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from sparring.metering.prices import PRICES, cost
+from sparring.metering.prices import ENDPOINT_PRICES, PRICES, cost
 from sparring.metering.usage import EndpointUsage, read_usage
 from sparring.pages.html import text
 from sparring.report.reading import Record
@@ -28,7 +28,7 @@ def cost_section(record: Record, prices: Mapping[str, float]) -> str:
     asked = "".join(_endpoint(one, prices) for one in endpoints)
     last = f'<tr><td>together</td><td></td><td></td><td class="number"><b>{total:.4g}</b></td></tr>' if prices else ""
     places = "<code>--price</code> or <code>tracking.prices</code>"
-    kinds = ", ".join((*PRICES, *(("MODEL:read", "MODEL:cached", "MODEL:sample") if endpoints else ())))
+    kinds = ", ".join((*PRICES, *(f"MODEL:{kind}" for kind in ENDPOINT_PRICES if endpoints)))
     note = "" if prices else f"<p class='faint'>Set {places} to show the cost: {kinds}.</p>"
     times = "".join(
         f'<tr><td>{text(what)}</td><td class="number">{seconds:,.1f}</td><td class="number">{share:.0%}</td></tr>'
@@ -57,7 +57,8 @@ def _endpoint(one: EndpointUsage, prices: Mapping[str, float]) -> str:
             "" if price is None else f"{price:.4g}",
         )
     ]
-    for what, amount in (("read", one.read), ("sampled", one.sampled)):
+    trained = () if one.trained is None else (("trained", one.trained),)
+    for what, amount in (("read", one.read), ("sampled", one.sampled), *trained):
         cells.append(
             (f"{what} by {one.endpoint}{missing}", "unknown" if amount is None else f"{amount:,}", "tokens", "")
         )

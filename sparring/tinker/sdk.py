@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, Protocol, TypeVar, final
 
 import httpx
 
@@ -29,6 +29,21 @@ CHECK_SECONDS, CONNECT_SECONDS, PATIENCE_SECONDS = 5.0, 5.0, 60.0
 """The time between two checks whether the service answers, that of a check, and that after which a wait ends."""
 DOWNLOAD_SECONDS = 600.0
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
+
+
+class Connection(Protocol):
+    """A connection to a service, for those who wait for its answers."""
+
+    @property
+    def name(self) -> str: ...
+
+    def measure_silence(self) -> float:
+        """Return for how many seconds nothing has answered at the service's address."""
+        ...
+
+    def failure(self, verb: str, error: BaseException) -> ServiceError:
+        """Return the error for a failed request."""
+        ...
 
 
 @final
@@ -238,7 +253,7 @@ class SdkTrainer:
 class Answer(Generic[Value]):
     """The answer to a request that has been sent. Implements `service.Pending`."""
 
-    def __init__(self, service: SdkService, verb: str, future: Any, read: Callable[[Any], Value]) -> None:
+    def __init__(self, service: Connection, verb: str, future: Any, read: Callable[[Any], Value]) -> None:
         self._service, self._verb, self._future, self._read = service, verb, future, read
 
     def result(self) -> Value:
@@ -261,7 +276,7 @@ class Answer(Generic[Value]):
 class _Patience:
     """Ends a wait if nothing answers at the service's address for too long. All waits for a service share what they find."""
 
-    def __init__(self, service: SdkService, verb: str) -> None:
+    def __init__(self, service: Connection, verb: str) -> None:
         self._service, self._verb, self._checked = service, verb, time.monotonic()
 
     def check(self) -> None:

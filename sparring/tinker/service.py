@@ -65,6 +65,8 @@ class Sample:
     logprobs: tuple[float, ...]
     has_stopped: bool
     """Whether the answer ended with a stop id."""
+    num_dropped: int = 0
+    """The number of ids that the service sampled after these."""
 
 
 class Pending(Protocol[Value]):

@@ -105,7 +105,8 @@ async def _load(loader: Loader, request: TrainRequest, console: Console) -> Load
         unloaded = await asyncio.to_thread(gate.check_unloaded, loader.recipe, request.overrides, console.announced)
     _stop_on_errors(unloaded, console)
     loaded = await _load_model(loader, console)
-    report = await gate.check_loaded(loaded.parts, loader.recipe, request.overrides)
+    with meter_usage(loaded.folder.path, during="check"):
+        report = await gate.check_loaded(loaded.parts, loader.recipe, request.overrides)
     loaded.folder.record_checks([unloaded.as_json(), report.as_json()])
     _stop_on_errors(report, console)
     return loaded

@@ -14,6 +14,7 @@ from sparring.assembly.run import Announce
 from sparring.config import Config
 from sparring.errors import DataError, UsageError
 from sparring.ledger import Ledger
+from sparring.metering.usage import meter_usage
 from sparring.run_folders import RunFolder
 from sparring.run_folders.lineage import record_weights
 from sparring.run_folders.presence import explaining_loss
@@ -139,14 +140,15 @@ class RunLoader(Generic[Parts_co]):
     async def _load_parts(self, folder: RunFolder) -> Parts_co:
         ledger = Ledger(folder.ledger)
         try:
-            parts = await asyncio.to_thread(
-                self._load,
-                self.config,
-                find_code_folder(self.recipe),
-                ledger,
-                announce=self._console.announced,
-                folder=folder.path / ENGINE,
-            )
+            with meter_usage(folder.path, during="loading"):
+                parts = await asyncio.to_thread(
+                    self._load,
+                    self.config,
+                    find_code_folder(self.recipe),
+                    ledger,
+                    announce=self._console.announced,
+                    folder=folder.path / ENGINE,
+                )
             if not (folder.path / VOCABULARY).exists():
                 folder.write_vocabulary(await asyncio.to_thread(parts.model.vocabulary))
             return parts

@@ -101,6 +101,22 @@ def address_of_a_remote_learner(config: Config) -> Iterator[Conflict]:
         yield Conflict("learner.base_url", "is missing; learner.type = 'remote' needs it.", ("learner.type",))
 
 
+def _addresses_of_a_service(config: Config) -> Iterator[Conflict]:
+    own = {"tinker": ("base_url",), "sagemaker": ("role_arn",)}
+    unread = {"tinker": ("role_arn",), "sagemaker": ("base_url", "api_key_env")}
+    service = config.learner.service
+    for key in (*own[service], "model"):
+        if getattr(config.learner, key) is None:
+            yield Conflict(f"learner.{key}", "is missing; learner.type = 'tinker' needs it.", ("learner.type",))
+    for key in unread[service]:
+        if getattr(config.learner, key) is not None:
+            message = f"is not read with learner.service = {service!r}; leave it out."
+            yield Conflict(f"learner.{key}", message, ("learner.service",))
+    if service == "sagemaker" and config.model.lora_targets:
+        message = "is given, but SageMaker chooses the layers of an adapter; leave it out."
+        yield Conflict("model.lora_targets", message, ("learner.service",))
+
+
 TINKER_PARTS: Mapping[str, frozenset[str]] = {
     "attention": frozenset({"q_proj", "k_proj", "v_proj", "o_proj"}),
     "mlp": frozenset({"gate_proj", "up_proj", "down_proj"}),
@@ -123,9 +139,7 @@ def needs_of_a_tinker_service(config: Config) -> Iterator[Conflict]:
         )
     if config.learner.type != "tinker":
         return
-    for key in ("base_url", "model"):
-        if getattr(config.learner, key) is None:
-            yield Conflict(f"learner.{key}", "is missing; learner.type = 'tinker' needs it.", ("learner.type",))
+    yield from _addresses_of_a_service(config)
     one = "but a Tinker service"
     for key, value, message in (
         (

@@ -122,6 +122,19 @@ def invalid_prices(config: Config) -> Iterator[Conflict]:
             yield Conflict(f"tracking.prices.{name}", message)
 
 
+def prices_of_a_tinker_service(config: Config) -> Iterator[Conflict]:
+    if config.learner.type != "tinker":
+        return
+    for name, kind in (("prefill", "read"), ("sample", "sample"), ("train", "train")):
+        if name in config.tracking.prices:
+            yield Conflict(
+                f"tracking.prices.{name}",
+                "is the price of a model on this machine, but learner.type is 'tinker', whose service counts as an endpoint; set "
+                f'tracking.prices."{config.learner.model}:{kind}".',
+                ("learner.type",),
+            )
+
+
 def cost_without_prices(config: Config) -> Iterator[Conflict]:
     if config.limits.max_cost is not None and not any(config.tracking.prices.values()):
         yield Conflict(
@@ -140,5 +153,6 @@ RULES: tuple[ConfigRule, ...] = (
     invalid_webhook_variable,
     invalid_copy_address,
     invalid_prices,
+    prices_of_a_tinker_service,
     cost_without_prices,
 )

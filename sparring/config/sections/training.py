@@ -245,6 +245,12 @@ class LearnerSection(Section):
         "Tinker API.",
     )
     base_url: str | None = Field(default=None, description="Address of the remote learner or of the service.")
+    service: Literal["tinker", "sagemaker"] = Field(
+        default="tinker",
+        description="The service: `tinker`, one that speaks the Tinker API at `base_url`; `sagemaker`, the training sessions of "
+        "Amazon SageMaker, which were only tested against recorded shapes.",
+    )
+    role_arn: str | None = Field(default=None, description="ARN of the role that SageMaker's sessions assume.")
     model: str | None = Field(default=None, min_length=1, description="Name of the base model at the service.")
     base_urls: tuple[str, ...] = Field(
         strict=False,
@@ -271,7 +277,7 @@ class LearnerSection(Section):
 LEARNER_KEYS: Mapping[str, frozenset[str]] = {
     "here": frozenset({"type"}),
     "remote": frozenset({"type", "base_url", "api_key_env"}),
-    "tinker": frozenset({"type", "base_url", "model", "api_key_env"}),
+    "tinker": frozenset({"type", "service", "base_url", "model", "api_key_env", "role_arn"}),
     "group": frozenset({"type", "base_urls", "num_ranks", "min_ranks", "rank_timeout", "shard_weights", "api_key_env"}),
 }
 """The keys of [learner] that each type reads."""
