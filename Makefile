@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long evidence test long fast lint resolve wheelhouse locked lock audit sbom release docs browser clients openenv mlflow wandb tinker tinker-server tinker-recipes vllm vllm-learn cluster llama-cpp faults gpu benchmarks smoke tutorials clean
+.PHONY: quickstart quickstart-long evidence test long fast lint resolve wheelhouse locked lock audit sbom release docs browser clients openenv mlflow wandb tinker tinker-client tinker-server tinker-recipes vllm vllm-learn cluster llama-cpp faults gpu benchmarks smoke tutorials clean
 
 # Trains a small model, in minutes on any two cores; quickstart-long trains the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -153,6 +153,10 @@ browser: .venv/dev
 # pointer_chase learns through vLLM, and is compared with the same run in one process.
 vllm-learn: .venv/dev .clients/vllm
 	SPARRING_VLLM=.clients/vllm $(BIN)/python -m benchmarks.vllm
+
+# The learner and the engine of Tinker services against `sparring serve --tinker`, except for the long tests.
+tinker-client: .venv/tinker
+	$(BIN)/python -m pytest tests/tinker
 
 # The learner and the engine on a real Tinker server, SkyRL with JAX on the CPU, in an environment of its own below .clients/
 # (6 GB with torch for GPUs, Python 3.12), with the version of the package `tinker` that it pins; and the same on our own server. 20
