@@ -72,11 +72,14 @@ def load_demonstrations(parts: TrainingParts, num: int, source: str) -> list[tup
 def check_demonstrations(config: Config, recipe_dir: Path) -> None:
     """Check the demonstrations as far as possible before anything is loaded.
 
-    Raises UsageError for a function that does not take the arguments (number, seed).
+    Raises UsageError for a function that does not take the arguments (number, seed), and DataError for a file that does not
+    consist of conversations.
     """
-    section = config.warm_start
-    if section is not None and ":" in section.demonstrations:
-        _load_log(section.demonstrations, recipe_dir)
+    source = "expert" if config.warm_start is None else config.warm_start.demonstrations
+    if ":" in source:
+        _load_log(source, recipe_dir)
+    elif source != "expert":
+        _conversations_from(recipe_dir / source, ())
 
 
 def _load_log(source: str, recipe_dir: Path) -> Callable[[int, int], Any]:
