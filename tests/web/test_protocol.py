@@ -339,14 +339,12 @@ def test_a_closed_connection_is_freed_without_a_collection() -> None:
         return sum(type(one).__name__ == "_SelectorSocketTransport" for one in gc.get_objects())
 
     async def play(_app: App, port: int) -> None:
-        await asyncio.to_thread(connect_and_leave, port)
-        await asyncio.sleep(0.2)
         gc.collect()
         before = num_transports()
         for _ in range(20):
             await asyncio.to_thread(connect_and_leave, port)
-        await asyncio.sleep(0.2)
-        assert num_transports() == before
+        while num_transports() > before:  # the last one may still be closing; `serve` has a deadline
+            await asyncio.sleep(0.1)
 
     gc.disable()
     try:
