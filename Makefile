@@ -17,7 +17,7 @@ quickstart-long: .venv/train
 evidence: .venv/train
 	$(BIN)/python -m benchmarks.evidence --json benchmarks/results/pointer_chase.json
 
-# `make test TIER=all` also runs the long tests, in one start of the suite.
+# `make test TIER=ci` also runs a case of each long test that is not among the longest, and TIER=all runs everything.
 TIER ?= usual
 test: .venv/dev
 	$(BIN)/python -m pytest -n 3 --dist worksteal --tier $(TIER)

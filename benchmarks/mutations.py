@@ -182,11 +182,11 @@ class End:
         """The length of the error, or 0 if there is none."""
         return len(self.errors.encode("utf-8", "replace")) if self.code else 0
 
-    def faults(self, allowed: frozenset[int]) -> Iterator[str]:
+    def faults(self, allowed: frozenset[int], most_seconds: float) -> Iterator[str]:
         """Yield what is wrong about this end."""
         if self.code not in allowed and not (self.code == 1 and OWN_CODE in self.errors):
             yield f"exit code {self.code}"
-        if self.seconds > MOST_SECONDS:
+        if self.seconds > most_seconds:
             yield f"{self.seconds:.0f} s"
         if self.error_bytes > MOST_BYTES:
             yield f"an error of {self.error_bytes:,} bytes"
@@ -380,7 +380,7 @@ def run_command(command: Sequence[str]) -> End:
             start_new_session=True,
         )
         try:
-            code: int | None = process.wait(3 * MOST_SECONDS)
+            code: int | None = process.wait(9 * MOST_SECONDS)
         except subprocess.TimeoutExpired:
             code = None
         seconds = time.monotonic() - start
@@ -431,12 +431,14 @@ def cases(seed: int, numbers: range, template: Path) -> Iterator[Case]:
             shutil.rmtree(case, ignore_errors=True)
 
 
-def play(todo: Iterator[Case], run: Callable[[Sequence[str]], End]) -> list[tuple[Case, End, list[str]]]:
+def play(
+    todo: Iterator[Case], run: Callable[[Sequence[str]], End], most_seconds: float = MOST_SECONDS
+) -> list[tuple[Case, End, list[str]]]:
     """Run cases, and print those that end wrongly. Return each with its end and what is wrong about it."""
     played = []
     for case in todo:
         end = run(case.command)
-        faults = list(end.faults(KINDS[case.kind][1]))
+        faults = list(end.faults(KINDS[case.kind][1], most_seconds))
         played.append((case, end, faults))
         if faults:
             shown = " ".join(word if len(word) < 80 else f"{word[:80]}... ({len(word)})" for word in case.command)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.tiers import LONG, ROOT, SLOW, TIERS, is_long, read_list
+from tests.tiers import CI_SECONDS, LONG, ROOT, SLOW, TIERS, choose, read_list
 
 # How long an example takes means nothing on a machine that does something else too; pytest's own timeout stays.
 settings.register_profile("sparring", deadline=None)
@@ -47,20 +47,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In the tiers `usual` and `long`, keep the tests that are not long, or only those that are."""
+    """In the tiers `usual`, `ci` and `long`, keep their tests."""
     tier = config.getoption("--tier")
-    if tier not in ("usual", "long"):
+    if tier in ("all", "fast"):
         return
-    long = read_list(LONG)
-    kept = [item for item in items if is_long(item.nodeid, long) == (tier == "long")]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-    items[:] = kept
+    chosen = choose([item.nodeid for item in items], tier, read_list(LONG))
+    left_out = [item for item, keep in zip(items, chosen, strict=True) if not keep]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item, keep in zip(items, chosen, strict=True) if keep]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    long = "long tests (tests/long_tests.txt); `make long` runs them"
     left_out = {
         "fast": f"{len(read_list(SLOW))} slow files (tests/slow_files.txt); `make test` and `make long` run everything",
-        "usual": f"{len(read_list(LONG))} long tests (tests/long_tests.txt); `make long` runs them",
+        "usual": f"{len(read_list(LONG))} {long}",
+        "ci": f"{sum(seconds > CI_SECONDS for seconds in read_list(LONG).values())} {long} and further cases of the others",
         "long": "the tests of `make test`",
     }
     tier = config.getoption("--tier")

@@ -25,8 +25,10 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
 
 
-def wrong_ends(seed: int, num: int, template: Path, run: Callable[[Sequence[str]], End] = run_here) -> list[str]:
-    played = play(cases(seed, range(num), template), run)
+def wrong_ends(
+    seed: int, num: int, template: Path, run: Callable[[Sequence[str]], End] = run_here, **limit: float
+) -> list[str]:
+    played = play(cases(seed, range(num), template), run, **limit)
     assert {case.kind for case, _, _ in played} == set(KINDS)
     assert sum(end.code != 0 for _, end, _ in played) > num / 4, "the damage is hardly noticed"
     return [f"case {case.number}: {faults}\n{end.errors}" for case, end, faults in played if faults]
@@ -41,7 +43,8 @@ def test_hundreds_of_damaged_files_and_command_lines_end_with_a_short_message(te
 
 
 def test_real_commands_end_with_a_short_message_and_ask_nothing(template: Path) -> None:
-    assert not wrong_ends(3, 8, template, run_command)
+    # The benchmark has them alone on the machine and within 10 s; here, other tests run beside them.
+    assert not wrong_ends(3, 8, template, run_command, most_seconds=60)
 
 
 def test_a_case_can_be_repeated_by_its_number() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import ALWAYS, LONG, ROOT, SLOW, divide, is_long, read_list
+from tests.tiers import ALWAYS, LONG, ROOT, SLOW, choose, divide, is_long, read_list
 
 
 @pytest.mark.parametrize("path", [SLOW, LONG], ids=lambda path: path.stem)
@@ -20,7 +20,7 @@ def test_a_list_names_files_and_tests_that_exist(path: Path) -> None:
 
 def test_the_tests_that_always_run_are_in_the_list_of_long_ones() -> None:
     long = read_list(LONG)
-    assert {test.partition("[")[0] for test in ALWAYS} <= long
+    assert {test.partition("[")[0] for test in ALWAYS} <= set(long)
     assert not any(is_long(test, long) for test in ALWAYS)
 
 
@@ -43,6 +43,16 @@ def test_a_report_gives_the_lists(tmp_path: Path) -> None:
     lines = [f'<testcase classname="{file}" name="{name}" time="{seconds}"/>' for file, name, seconds in cases]
     report = tmp_path / "report.xml"
     report.write_text(f"<testsuites><testsuite>{''.join(lines)}</testsuite></testsuites>", "utf-8")
-    slow, long = divide(report, fast_seconds=5)
-    assert slow == ["tests/test_tiers.py"]
-    assert long == ["tests/test_tiers.py::test_x"]
+    slow, long = divide(
+        report, {"tests/test_tiers.py::test_needs_a_gpu": 9.0, "tests/test_cli.py::t": 8.0}, fast_seconds=5
+    )
+    assert slow == {"tests/test_tiers.py": 8.0}
+    assert long == {"tests/test_tiers.py::test_x": 1.0, "tests/test_tiers.py::test_needs_a_gpu": 9.0}
+
+
+def test_ci_runs_the_first_case_of_a_long_test_that_is_not_among_the_longest() -> None:
+    tests = ["a.py::test_x[1]", "a.py::test_x[2]", "a.py::test_y[1]", "a.py::test_y[2]", "a.py::test_z"]
+    long = {"a.py::test_x": 14.0, "a.py::test_y": 16.0}
+    assert choose(tests, "ci", long) == [True, False, False, False, True]
+    assert choose(tests, "usual", long) == [False, False, False, False, True]
+    assert choose(tests, "long", long) == [True, True, True, True, False]
