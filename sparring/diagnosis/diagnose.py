@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from sparring.detectors import DETECTORS
+from sparring.detectors.rewards import EVALUATION_SHARE
 from sparring.diagnosis import SYMPTOMS
 from sparring.diagnosis.course import STALL_STEPS, thirds
 from sparring.diagnosis.observed import Observed, Symptom
@@ -312,8 +313,24 @@ def _verdict(run: str, observed: Observed, findings: Sequence[Finding]) -> tuple
     rise = thirds(rewards)
     ends = f"{rewards[0]:.2f} at first, {observed.now('rollout/reward/mean'):.2f} now"
     if rise is not None and rise.exceeds(2.0):
-        return "fine", f"Nothing to change: the reward rises ({ends})."
-    return "fine", f"Nothing found to change; the reward is {ends}."
+        return "fine", f"Nothing to change: the reward rises ({ends}).{_validated(observed)}"
+    return "fine", f"Nothing found to change; the reward is {ends}.{_validated(observed)}"
+
+
+def _validated(observed: Observed) -> str:
+    """Return the validation reward at first and now as a sentence, and that it has too few tasks if it is far below training:
+    with enough of them, `evaluation.below_training` reports it."""
+    if len(observed.validations) < 2:
+        return ""
+    first, last = observed.validations[0].metrics, observed.validations[-1].metrics
+    reached, trained = last["val/reward/mean"], observed.now("rollout/reward/mean")
+    text = f" Validation: {first['val/reward/mean']:.2f} at first, {reached:.2f} now"
+    if reached >= EVALUATION_SHARE * trained:
+        return f"{text}."
+    return (
+        f"{text}, far below training, but {last.get('val/reward/num_prompts', 0):.0f} validation tasks are too few to exclude "
+        "chance. Validate on more tasks to learn whether the policy memorizes those of training."
+    )
 
 
 def _course(observed: Observed) -> dict[str, Json]:

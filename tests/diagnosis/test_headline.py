@@ -126,3 +126,11 @@ def test_the_next_command_begins_before_the_harm(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "warm_start").rmdir()
     again = next_command(tmp_path, settings, {}, replace(late, before_step=5))
     assert again == "train the recipe again with a.b=1: no checkpoint is from before step 5"
+
+
+def test_a_headline_states_the_validation_and_that_it_has_too_few_tasks_to_contradict_training() -> None:
+    follows = run(rises(0.2, 0.6), validations={0: 0.2, 10: 0.4, 20: 0.56})
+    assert diagnose("runs/x", follows).headline.endswith(" Validation: 0.20 at first, 0.56 now.")
+    lags = run(rises(0.2, 0.6), validations={0: 0.2, 10: 0.3, 20: 0.4})
+    assert "48 validation tasks are too few to exclude chance" in diagnose("runs/x", lags).headline
+    assert "alidation" not in diagnose("runs/x", run(rises(0.2, 0.6))).headline
