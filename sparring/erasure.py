@@ -153,8 +153,12 @@ def erase(folder: Path, found: Found, selection: Selection) -> None:
     for path in found.derived:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
+    ids = re.compile(
+        rf"(?<!\w)(?:{'|'.join(map(re.escape, sorted(found.ids, reverse=True)))})(?!\w)" if found.ids else r"(?!)"
+    )
+
     def quotes(text: str) -> bool:
-        return text not in found.ids and (selection.matches(text) or any(id in text for id in found.ids))
+        return text not in found.ids and (selection.matches(text) or ids.search(text) is not None)
 
     for name in _QUOTING:
         if (folder / name).is_file():

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,11 @@ def test_help_answers_without_importing_torch() -> None:
     assert out.stdout.splitlines()[-1] == "set() 0"
     for command in ("init", "check", "train", "eval", "serve", "export", "runs"):
         assert command in out.stdout
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    done = sparring("--version")
+    assert (done.exit_code, done.stdout) == (0, f"sparring {version('sparring')}\n")
 
 
 def test_a_run_is_trained_shown_evaluated_resumed_and_exported(capsys: pytest.CaptureFixture[str]) -> None:

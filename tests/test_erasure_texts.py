@@ -150,6 +150,15 @@ def test_names_of_the_format_stay_in_logs_and_evaluations(run: Path) -> None:
         assert done.exit_code == 0, (arguments, done.output)
 
 
+def test_an_id_is_not_taken_for_one_that_begins_like_it(run: Path) -> None:
+    ids = [id for id, row in episodes(run).items() if row["task"]["id"] == "t1"]
+    log = [{"logger": "x", "message": f"{id}{digit} is slow"} for id in ids for digit in ("", "0")]
+    (run / "log.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in log))
+    erased("--task", "t1", "--yes")
+    left = [json.loads(line)["message"] for line in (run / "log.jsonl").read_text().splitlines()]
+    assert [message.endswith("0 is slow") for message in left] == [False, True] * len(ids)
+
+
 def plant_once(run: Path, text: str) -> None:
     file = run / "trajectories" / "train-1.jsonl"
     first, *others = file.read_text().splitlines()

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from contextvars import ContextVar
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -154,6 +155,20 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        say(f"sparring {version('sparring')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _with_options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None: ...
 
 
 runs_app = typer.Typer(help="Show, stop or branch runs.", no_args_is_help=True)
