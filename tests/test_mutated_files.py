@@ -43,7 +43,7 @@ def test_hundreds_of_damaged_files_and_command_lines_end_with_a_short_message(te
 
 
 def test_real_commands_end_with_a_short_message_and_ask_nothing(template: Path) -> None:
-    # The benchmark has them alone on the machine and within 10 s; here, other tests run beside them.
+    # The benchmark runs them alone on the machine, within 10 s; here, other tests run at the same time.
     assert not wrong_ends(3, 8, template, run_command, most_seconds=60)
 
 
