@@ -217,7 +217,7 @@ def runs_sync(
     if folder.status().get("status") == "running":
         raise UsageError(f"{folder.path} is running and sends its own data to {names}; wait until the run has ended.")
     require_libraries(services)
-    exporters = [Exporter(folder.path, service) for service in services]
+    exporters = [Exporter(folder.path, service, steps_back=False) for service in services]
     left = [one.title for one in exporters if not one.finish(seconds)]
     if left:
         raise ServiceError(

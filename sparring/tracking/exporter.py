@@ -34,8 +34,11 @@ COMMAND = (sys.executable, "-P", "-m", "sparring.tracking.exporter_process")
 class Exporter:
     """Sends one run folder to one run of a service, which a resumed run continues."""
 
-    def __init__(self, folder: Path, service: Service, *, command: Sequence[str] = COMMAND) -> None:
-        """Start the exporter process with `command`. Tests replace this command with a fake."""
+    def __init__(
+        self, folder: Path, service: Service, *, steps_back: bool = True, command: Sequence[str] = COMMAND
+    ) -> None:
+        """Start the exporter process with `command`, which tests replace with a fake. If it steps back, it computes only while
+        nothing else does, as during a run."""
         self._folder, self._service, self._command = folder, service, command
         self._settings = json.dumps(
             {
@@ -44,6 +47,7 @@ class Exporter:
                 "address": service.address,
                 "options": dict(service.options),
                 "redact": list(service.redact),
+                "steps_back": steps_back,
             }
         )
         self._is_closed = False

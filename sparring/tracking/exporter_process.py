@@ -37,11 +37,12 @@ DONE, LEFT = "done", "left"
 
 
 def main() -> None:
-    lower_priority()
     warnings.simplefilter("ignore")
     trainer, sys.stdin = sys.stdin, open(os.devnull, encoding="utf-8")  # noqa: SIM115 - no library may ask questions
     messages, sys.stdout = sys.stdout, sys.stderr  # the trainer reads only the messages
     settings = json.loads(trainer.readline())
+    if settings["steps_back"]:
+        lower_priority()
     folder, service = Path(settings["folder"]), settings["service"]
     over = threading.Event()
 

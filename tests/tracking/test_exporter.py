@@ -37,6 +37,7 @@ def test_it_receives_where_to_look_and_that_the_run_is_over(tmp_path: Path, capl
         "address": "http://127.0.0.1:1",
         "options": {"uri": "http://127.0.0.1:1", "experiment": "exp"},
         "redact": [],
+        "steps_back": True,
     }
     assert [record.message for record in caplog.records] == ["tracking: MLflow: it was slow"]
 
