@@ -156,7 +156,7 @@ vllm-learn: .venv/dev .clients/vllm
 
 # The learner and the engine of Tinker services against `sparring serve --tinker`, except for the long tests.
 tinker-client: .venv/tinker
-	$(BIN)/python -m pytest tests/tinker
+	$(BIN)/python -m pytest --tier usual tests/tinker
 
 # The learner and the engine on a real Tinker server, SkyRL with JAX on the CPU, in an environment of its own below .clients/
 # (6 GB with torch for GPUs, Python 3.12), with the version of the package `tinker` that it pins; and the same on our own server. 20
