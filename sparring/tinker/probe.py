@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import final
 
 from sparring.errors import ServiceError
 from sparring.tinker.formulas import PLAIN, TOLERANCE, Formula, Plan, Shape, expected_response, is_close, recognize
-from sparring.tinker.service import AdamStep, Row, Service, Trainer, sample_token
+from sparring.tinker.service import AdamStep, Row, Service, Trainer, check_targets, sample_token
 
 EPS = 1e6
 """The eps of a step of plain gradient descent. It must be much larger than any component of a gradient."""
@@ -297,7 +298,11 @@ class _Probe:
         return abs(bounded) < _ABSENT * abs(free)
 
     def _score(self, rows: Sequence[Row]) -> list[list[float]]:
-        return self._trainer.forward([replace(row, weights=(0.0,) * row.num_targets) for row in rows]).result()
+        found = self._trainer.forward([replace(row, weights=(0.0,) * row.num_targets) for row in rows]).result()
+        check_targets(found, rows, self._name)
+        if not all(map(math.isfinite, chain.from_iterable(found))):
+            raise ServiceError(f"{self._name} returned log-probabilities that are not finite. Use another service.")
+        return found
 
 
 def find_norm(metrics: Mapping[str, float]) -> float | None:
