@@ -30,6 +30,7 @@ MEASURED_TOKENS = (
     7  # the log-probabilities before the first step
     + 28  # a row of 7 targets next to one of 21, scored
     + 14 + 14 + (14 + 7) + (28 + 7) + (14 + 7) + 14  # passes: w, 2w, twice, with zeros, with a tail, -w
+    + (14 + 7) + 14  # with a tail of tiny weights, 3w
     + 21 + 21 + 21 + 35 + 63  # as planned, the rows scored first: w, 2w, -w, twice, with zeros
     + 14  # with a clip
     + 21  # a step between storing weights and sampling with them

@@ -236,7 +236,7 @@ def test_a_name_with_a_tilde_is_not_served(serve: Serve) -> None:
             body = {
                 "session_id": await open_session(server.http),
                 "sampling_session_seq_id": 0,
-                "base_model": "~nobody-x/m",
+                "base_model": "~absent-x/m",
             }
             assert (await server.http.post("/api/v1/create_sampling_session", json=body)).status_code == 400
 
