@@ -258,7 +258,13 @@ class TinkerLearner:
         self._files.cleanup()
 
     def _continue_from(self, path: str, *, with_optimizer: bool) -> None:
-        self._replace(self._service.restore(path, with_optimizer=with_optimizer), has_moments=with_optimizer)
+        try:
+            restored = self._service.restore(path, with_optimizer=with_optimizer)
+        except ServiceError as error:
+            raise ServiceError(
+                f"{error} If the service no longer has {path}, continue from another checkpoint."
+            ) from error
+        self._replace(restored, has_moments=with_optimizer)
 
     def _replace(self, trainer: Trainer, *, has_moments: bool) -> None:
         replaced, self._trainer = self._trainer, trainer

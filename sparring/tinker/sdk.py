@@ -8,6 +8,7 @@ import logging
 import tarfile
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -118,7 +119,7 @@ class SdkService:
                 for piece in response.iter_bytes():
                     file.write(piece)
             _extract(archive, folder)
-        except (httpx.HTTPError, tarfile.TarError, EOFError) as error:
+        except (httpx.HTTPError, tarfile.TarError, EOFError, zlib.error) as error:
             raise ServiceError(f"{self.name} sent no usable archive of {path}: {error}. Try again.") from error
         finally:
             archive.unlink(missing_ok=True)

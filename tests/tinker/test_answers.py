@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from sparring.errors import InfrastructureError, ServiceError
+from sparring.tinker.adapter import Stored, convert
 from sparring.tinker.engine import TinkerEngine
 from sparring.tinker.learner import TinkerLearner, base_weights
 from sparring.tinker.probe import probe
@@ -139,3 +141,28 @@ def test_a_service_that_returns_no_numbers_is_refused(monkeypatch: pytest.Monkey
     service = change_scores(monkeypatch, lambda scores: [[math.nan] * len(one) for one in scores])
     with pytest.raises(ServiceError, match="returned log-probabilities that are not finite"):
         probe(service, rank=ADAPTER.rank, vocabulary_size=VOCAB, samples=False)
+
+
+@pytest.mark.parametrize("damage", ["no rank", "no json", "cut header", "cut tensors"])
+def test_a_damaged_adapter_is_an_error_of_the_service(tmp_path: Path, damage: str) -> None:
+    service = FakeService(partial(make_policy, lora=True), ADAPTER)
+    service.download(service.create(rank=ADAPTER.rank, seed=0).save_sampler("a"), tmp_path)
+    source, config = tmp_path / "adapter_model.safetensors", tmp_path / "adapter_config.json"
+    if damage == "no rank":
+        config.write_text(json.dumps({"peft_type": "LORA"}))
+    elif damage == "no json":
+        config.write_text("{")
+    else:
+        source.write_bytes(source.read_bytes()[: 20 if damage == "cut header" else -8])
+    with pytest.raises(ServiceError, match="archive of path is damaged"):
+        convert(tmp_path, tmp_path / "target", Stored(sampler="path"), ADAPTER)
+
+
+def test_a_state_that_is_gone_is_named(tmp_path: Path) -> None:
+    service = FakeService(partial(make_policy, lora=True), ADAPTER)
+    learner = TinkerLearner(service, shape=ADAPTER)
+    learner.export_state().write(tmp_path)
+    service.stored.clear()
+    with pytest.raises(ServiceError, match=r"no longer has fake://.*/state, continue from another checkpoint"):
+        learner.load_state(tmp_path)
+    learner.close()
