@@ -486,3 +486,26 @@ def test_settings_beyond_what_the_engine_can_do_are_refused(monkeypatch: pytest.
     assert not validate(NEEDED, ["rollout.max_steps_off_policy=0"]).runs_in_rounds
     monkeypatch.setattr("sparring.config.sections.config.ENGINE_CAPABILITIES", {"torch": EngineCapabilities()})
     assert not Config().is_trainable
+
+
+@pytest.mark.parametrize(
+    ("override", "name"),
+    [
+        ('tracking.prices."Qwen/Qwen2.5-7B:train"=0.4', "Qwen/Qwen2.5-7B:train"),
+        ("tracking.prices.'Qwen/Qwen2.5-7B:train' = 0.4", "Qwen/Qwen2.5-7B:train"),
+        ('tracking.prices."m@127.0.0.1:9:read"=0.4', "m@127.0.0.1:9:read"),
+        ('tracking.prices."a=b:sample"=0.4', "a=b:sample"),
+        ("tracking.prices.org/m:train=0.4", "org/m:train"),
+        ("tracking.prices.it's:train=0.4", "it's:train"),
+        ('tracking.prices={"Qwen/Qwen2.5-7B:train" = 0.4}', "Qwen/Qwen2.5-7B:train"),
+    ],
+)
+def test_a_key_with_dots_is_written_in_quotes_as_in_toml(override: str, name: str) -> None:
+    config = validate(NEEDED, [override])
+    assert dict(config.tracking.prices) == {name: 0.4}
+    assert tomllib.loads(resolved_toml(config))["tracking"]["prices"] == {name: 0.4}
+
+
+def test_a_value_with_quotes_and_equal_signs_is_not_a_part_of_the_key() -> None:
+    config = validate(NEEDED, ['environment.options.text="a.b=c"', "model.name='x=y'"])
+    assert (config.environment.options["text"], config.model.name) == ("a.b=c", "x=y")

@@ -31,6 +31,12 @@ from sparring.config.toml import MAX_LEVELS, parse_toml
 from sparring.errors import MOST_SHOWN, ConfigError, ConfigProblem, UsageError
 from sparring.runtime.redaction import register
 
+_QUOTED = re.compile(
+    r"""(?P<path>\s*(?:[^.="'\s]+\.)+(?:"[^"\n]+"|'[^'\n]+')(?:\.[^.="'\s]+)*\s*)=(?P<text>.*)""", re.DOTALL
+)
+"""An override with a quoted part in its key, as TOML has it: `tracking.prices."org/model-2.5:train"=0.4`."""
+_PART = re.compile(r""""[^"]*"|'[^']*'|[^.]+""")
+
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Read a recipe and apply `section.key=value` overrides.
@@ -209,6 +215,8 @@ def resolved_view(
 
 def _apply(override: str, merged: dict[str, Any], problems: list[ConfigProblem]) -> None:
     path, separator, text = override.partition("=")
+    if quoted := _QUOTED.fullmatch(override):  # a quoted part of a key may contain dots and equal signs
+        path, text = quoted["path"], quoted["text"]
     path = path.strip()
     if not separator or path.count(".") < 1:
         problems.append(
@@ -222,7 +230,7 @@ def _apply(override: str, merged: dict[str, Any], problems: list[ConfigProblem])
     except ValueError as error:
         problems.append(ConfigProblem(path, f"cannot be read: {error}; shorten it."))
         return
-    *tables, key = path.split(".")
+    *tables, key = path.split(".") if quoted is None else map(_unquoted, _PART.findall(path))
     if len(tables) > MAX_LEVELS:
         problems.append(ConfigProblem(path, f"has more than {MAX_LEVELS} parts; write section.key."))
         return
@@ -233,6 +241,10 @@ def _apply(override: str, merged: dict[str, Any], problems: list[ConfigProblem])
             problems.append(ConfigProblem(path, f"{table} is a value, not a section."))
             return
     target[key] = value
+
+
+def _unquoted(part: str) -> str:
+    return part[1:-1] if part[:1] in ("'", '"') else part
 
 
 def _type_of(section: str, tables: Mapping[str, Any]) -> Any:

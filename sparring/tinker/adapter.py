@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from safetensors import SafetensorError, safe_open
+
 from sparring.errors import DataError, ServiceError
 from sparring.models.adapter_files import AdapterShape
 from sparring.models.tensor_files import TensorFile
@@ -36,8 +38,13 @@ def convert(folder: Path, target: Path, stored: Stored, shape: AdapterShape) -> 
     source, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
     if not (source.is_file() and config.is_file()):
         raise ServiceError(f"the service's archive of {stored.sampler} contains no adapter in PEFT's format.")
-    found = parse_json(config.read_text("utf-8"))
-    rank, alpha = int(found["r"]), float(found["lora_alpha"])
+    try:
+        found = parse_json(config.read_text("utf-8"))
+        rank, alpha = int(found["r"]), float(found["lora_alpha"])
+        with safe_open(source, "np"):  # checks the header and the size
+            pass
+    except (ValueError, LookupError, TypeError, SafetensorError) as error:
+        raise ServiceError(f"the service's archive of {stored.sampler} is damaged: {error}. Try again.") from error
     if (rank, alpha) != (shape.rank, float(shape.alpha)):
         raise DataError(
             f"the service trains an adapter with lora_rank = {rank} and lora_alpha = {alpha:g}, but the recipe has "

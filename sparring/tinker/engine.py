@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -119,9 +120,10 @@ class TinkerEngine:
         """Return ids and log-probabilities up to the first stop id or the token that completes a stop text, and whether the
         answer ends there. Raises InfrastructureError if a sampled id has no log-probability."""
         ids, logprobs = sample.token_ids, sample.logprobs
-        if not ids or len(ids) != len(logprobs):
+        if not ids or len(ids) != len(logprobs) or not all(map(math.isfinite, logprobs)):
             raise InfrastructureError(
-                f"session {request.session_id}: the service returned {len(ids)} ids and {len(logprobs)} log-probabilities."
+                f"session {request.session_id}: the service returned no finite log-probability for each of {len(ids)} sampled "
+                "ids."
             )
         for end in range(1, len(ids) + 1):
             text = self._decode(ids[:end]) if request.stop_texts and self._decode is not None else ""
@@ -180,7 +182,6 @@ class TinkerEngine:
         await asyncio.to_thread(self._service.close)
 
     def _open(self, weights: Weights, version: int) -> _Version:
-        """Open a sampler. Weights whose service has released their adapter are restored from their stored state."""
         """Open a sampler. Some services sample only with weights whose adapter they still hold; weights of a checkpoint are
         then restored from their state."""
         stored = read_stored(weights)

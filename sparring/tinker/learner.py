@@ -28,7 +28,7 @@ from sparring.tinker.adapter import Stored, convert, read_stored, with_state, wr
 from sparring.tinker.formulas import Plan
 from sparring.tinker.probe import find_norm
 from sparring.tinker.rows import divide, expand
-from sparring.tinker.service import AdamStep, Row, Service, Trainer
+from sparring.tinker.service import AdamStep, Row, Service, Trainer, check_targets
 from sparring.training.learner import ADAMW, AdamWSettings
 from sparring.training.sequences import trained_values, trajectory_indices
 from sparring.types import TrainingBatch, Weights
@@ -146,6 +146,7 @@ class TinkerLearner:
             raise_if_cancelled()
             found += pending.result()
             self.num_microbatches += 1
+        check_targets(found, rows, self._service.name)
         return found
 
     def logprobs(self, batch: TrainingBatch) -> list[float]:
@@ -257,7 +258,13 @@ class TinkerLearner:
         self._files.cleanup()
 
     def _continue_from(self, path: str, *, with_optimizer: bool) -> None:
-        self._replace(self._service.restore(path, with_optimizer=with_optimizer), has_moments=with_optimizer)
+        try:
+            restored = self._service.restore(path, with_optimizer=with_optimizer)
+        except ServiceError as error:
+            raise ServiceError(
+                f"{error} If the service no longer has {path}, continue from another checkpoint."
+            ) from error
+        self._replace(restored, has_moments=with_optimizer)
 
     def _replace(self, trainer: Trainer, *, has_moments: bool) -> None:
         replaced, self._trainer = self._trainer, trainer

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import final
 
 from sparring.errors import ServiceError
 from sparring.tinker.formulas import PLAIN, TOLERANCE, Formula, Plan, Shape, expected_response, is_close, recognize
-from sparring.tinker.service import AdamStep, Row, Service, Trainer, sample_token
+from sparring.tinker.service import AdamStep, Row, Service, Trainer, check_targets, sample_token
 
 EPS = 1e6
 """The eps of a step of plain gradient descent. It must be much larger than any component of a gradient."""
@@ -25,6 +26,10 @@ _LEAST, _TARGET, _MOST = 0.003, 0.01, 0.03
 rounding, and a larger one is not proportional to the gradient."""
 _WEIGHTS = (0.11, 0.0, 0.05, 0.13, 0.02, 0.07, 0.12)
 """The weights of the probe's targets. Their sum is 0.5, so that a division by it shows."""
+_LARGE = 3.0
+"""The factor that makes the sum of the weights larger than 1, so that a division by at least 1 shows."""
+_TINY = 1e-6
+"""A weight without an effect, so that a division by the number of weights that are not 0 shows."""
 _ABSENT = 0.1
 """A response below this share of the usual one counts as none."""
 
@@ -98,8 +103,8 @@ def judge(responses: Mapping[str, Response], shapes: Mapping[str, Sequence[Shape
         numbers = ", ".join(f"{one} {value:.3g}" for one, value in found.items())
         raise ServiceError(
             f"{name} computes gradients by a formula that is not known here, so training would be wrong. Relative to one row "
-            f"with weights w, its gradients are: {numbers}. A plain sum gives one 1, double 2, negative -1, both 2, zeros 1, "
-            "tail 1. Use another service, or report these numbers."
+            f"with weights w, its gradients are: {numbers}. A plain sum gives one 1, double 2, large 3, negative -1, both 2, "
+            "zeros 1, tail 1, tiny 1. Use another service, or report these numbers."
         )
     return Plan(formula=formula)
 
@@ -128,7 +133,16 @@ def check_plan(
     )
 
 
-PLAIN_RESPONSES = {"one": 1.0, "double": 2.0, "negative": -1.0, "both": 2.0, "zeros": 1.0, "tail": 1.0}
+PLAIN_RESPONSES = {
+    "one": 1.0,
+    "double": 2.0,
+    "large": _LARGE,
+    "negative": -1.0,
+    "both": 2.0,
+    "zeros": 1.0,
+    "tail": 1.0,
+    "tiny": 1.0,
+}
 """The responses of a service that computes a plain sum."""
 
 
@@ -137,14 +151,15 @@ def build_rows(ids: Sequence[int]) -> dict[str, list[Row]]:
     length = len(_WEIGHTS) + 1
     one = Row(token_ids=tuple(ids[:length]), weights=_WEIGHTS)
     longer = tuple(ids[length : length + 3 * len(_WEIGHTS) + 1])
+    tailed = tuple(ids[: length + len(_WEIGHTS)])
     return {
         "one": [one],
         "double": [_scaled(one, 2.0)],
         "both": [one, one],
         "zeros": [one, Row(token_ids=longer, weights=(0.0,) * (len(longer) - 1))],
-        "tail": [
-            replace(one, token_ids=tuple(ids[: length + len(_WEIGHTS)]), weights=_WEIGHTS + (0.0,) * len(_WEIGHTS))
-        ],
+        "tail": [replace(one, token_ids=tailed, weights=_WEIGHTS + (0.0,) * len(_WEIGHTS))],
+        "tiny": [replace(one, token_ids=tailed, weights=_WEIGHTS + (_TINY,) * len(_WEIGHTS))],
+        "large": [_scaled(one, _LARGE)],
         "negative": [_scaled(one, -1.0)],
     }
 
@@ -191,7 +206,8 @@ class _Probe:
     def run(self, *, samples: bool) -> Probed:
         self._calibrate()
         self._check_padding()
-        raw = {name: self._measure(self._rows[name]) for name in ("one", "double", "both", "zeros", "tail")}
+        raw = {name: self._measure(self._rows[name]) for name in ("one", "double", "both", "zeros", "tail", "tiny")}
+        raw["large"] = self._measure(self._rows["large"], share=1.0 / _LARGE)
         reports_norms = raw["one"].norm is not None
         takes_signs = is_close(relative(raw)["double"], 2.0)
         if takes_signs:
@@ -245,17 +261,19 @@ class _Probe:
         loss_config: Mapping[str, float] | None = None,
         *,
         clip: float = 0.0,
+        share: float = 1.0,
     ) -> Response:
-        """Take a step of gradient descent on rows."""
+        """Take a step of gradient descent on rows, whose size is a share of the usual one."""
+        size = share * self._step
         passed = self._trainer.forward_backward(rows, loss_fn, loss_config)
         stepped = self._trainer.optim_step(
-            AdamStep(learning_rate=self._step * self._eps, beta1=0.0, beta2=0.0, eps=self._eps, grad_clip_norm=clip)
+            AdamStep(learning_rate=size * self._eps, beta1=0.0, beta2=0.0, eps=self._eps, grad_clip_norm=clip)
         )
         passed.result()
         norm = find_norm(stepped.result())
         before, self._logprobs = self._logprobs, self._score(self._rows["one"])[0]
         change = sum(weight * (b - a) for weight, a, b in zip(self._row.weights, before, self._logprobs, strict=True))
-        return Response(change=change / self._step if self._step else 0.0, norm=norm)
+        return Response(change=change / size if size else 0.0, norm=norm)
 
     def _measure_planned(self, plan: Plan, name: str) -> Response:
         rows = self._rows[name]
@@ -274,11 +292,7 @@ class _Probe:
 
     def _factor_of_negative(self, one: Response) -> float:
         """Return the factor by which the negative weights change the norm, with a step of size 0."""
-        size, self._step = self._step, 0.0
-        try:
-            norm = self._measure(self._rows["negative"]).norm
-        finally:
-            self._step = size
+        norm = self._measure(self._rows["negative"], share=0.0).norm
         return (norm or 0.0) / (one.norm or 1.0)
 
     def _bounds_ratios(self) -> bool | None:
@@ -297,7 +311,11 @@ class _Probe:
         return abs(bounded) < _ABSENT * abs(free)
 
     def _score(self, rows: Sequence[Row]) -> list[list[float]]:
-        return self._trainer.forward([replace(row, weights=(0.0,) * row.num_targets) for row in rows]).result()
+        found = self._trainer.forward([replace(row, weights=(0.0,) * row.num_targets) for row in rows]).result()
+        check_targets(found, rows, self._name)
+        if not all(map(math.isfinite, chain.from_iterable(found))):
+            raise ServiceError(f"{self._name} returned log-probabilities that are not finite. Use another service.")
+        return found
 
 
 def find_norm(metrics: Mapping[str, float]) -> float | None:

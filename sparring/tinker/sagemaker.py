@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from sparring.errors import ServiceError
 from sparring.models.adapter_files import AdapterShape
 from sparring.runtime.cancellable import Cancelled
-from sparring.tinker.sdk import ADAPTER_FILES, Answer
-from sparring.tinker.service import AdamStep, Row, Sample
+from sparring.tinker.sdk import ADAPTER_FILES, Answer, at_most_0
+from sparring.tinker.service import AdamStep, Row, Sample, align_scores
 
 Value = TypeVar("Value")
 
@@ -193,7 +193,7 @@ class SageMakerTrainer:
                 self._send(
                     "compute_logprobs",
                     partial(sampler.compute_logprobs, sdk.ModelInput.from_ints(list(row.token_ids))),
-                    lambda found: found,
+                    partial(align_scores, num_ids=len(row.token_ids), name=self._service.name),
                 )
                 for row in rows
             ]
@@ -280,11 +280,11 @@ class SageMakerTrainer:
 class _Scores:
     """The log-probabilities of rows. Implements `service.Pending`."""
 
-    def __init__(self, answers: Sequence[Answer[Any]]) -> None:
+    def __init__(self, answers: Sequence[Answer[list[float]]]) -> None:
         self._answers = answers
 
     def result(self) -> list[list[float]]:
-        return [[float(value) for value in one.result()[1:]] for one in self._answers]
+        return [one.result() for one in self._answers]
 
 
 @final
@@ -310,25 +310,31 @@ class SageMakerSampler:
             max_tokens=max(LEAST_SAMPLED, max_tokens), temperature=temperature, top_p=top_p, seed=seed % 2**31
         )
         prompt = sdk.ModelInput.from_ints(list(prompt_ids))
-        found = await self._wait("sample", lambda client: client.sample(prompt, 1, params))
-        sequence = found.sequences[0]
-        is_cut = len(sequence.tokens) > max_tokens
-        return Sample(
-            token_ids=tuple(int(one) for one in sequence.tokens[:max_tokens]),
-            logprobs=tuple(min(0.0, float(one)) for one in (sequence.logprobs or ())[:max_tokens]),
-            has_stopped=not is_cut and sequence.stop_reason == "stop",
-            num_dropped=max(0, len(sequence.tokens) - max_tokens),
-        )
+
+        def read(found: Any) -> Sample:
+            sequence = found.sequences[0]
+            is_cut = len(sequence.tokens) > max_tokens
+            return Sample(
+                token_ids=tuple(int(one) for one in sequence.tokens[:max_tokens]),
+                logprobs=tuple(at_most_0(one) for one in (sequence.logprobs or ())[:max_tokens]),
+                has_stopped=not is_cut and sequence.stop_reason == "stop",
+                num_dropped=max(0, len(sequence.tokens) - max_tokens),
+            )
+
+        return await self._wait("sample", lambda client: client.sample(prompt, 1, params), read)
 
     async def logprobs(self, token_ids: Sequence[int]) -> list[float]:
         prompt = self._service.sdk.ModelInput.from_ints(list(token_ids))
-        found = await self._wait("compute_logprobs", lambda client: client.compute_logprobs(prompt))
-        return [float(value) for value in found[1:]]
+        return await self._wait(
+            "compute_logprobs",
+            lambda client: client.compute_logprobs(prompt),
+            lambda found: align_scores(found, len(token_ids), self._service.name),
+        )
 
-    async def _wait(self, verb: str, send: Callable[[Any], Any]) -> Any:
+    async def _wait(self, verb: str, send: Callable[[Any], Any], read: Callable[[Any], Value]) -> Value:
         try:
             client = await asyncio.to_thread(self._service.find_sampling_client, self._path)
-            return await send(client)
+            return read(await send(client))
         except (ServiceError, Cancelled):
             raise
         except Exception as error:  # The package raises errors of its own, of botocore and of pydantic.

@@ -8,6 +8,7 @@ import logging
 import tarfile
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,7 +20,7 @@ import httpx
 from sparring.errors import ServiceError
 from sparring.runtime.cancellable import Cancelled, raise_if_cancelled
 from sparring.runtime.logs import get_logger
-from sparring.tinker.service import AdamStep, Adapted, Row, Sample
+from sparring.tinker.service import AdamStep, Adapted, Row, Sample, align_scores
 
 Value = TypeVar("Value")
 
@@ -118,7 +119,7 @@ class SdkService:
                 for piece in response.iter_bytes():
                     file.write(piece)
             _extract(archive, folder)
-        except (httpx.HTTPError, tarfile.TarError, EOFError) as error:
+        except (httpx.HTTPError, tarfile.TarError, EOFError, zlib.error) as error:
             raise ServiceError(f"{self.name} sent no usable archive of {path}: {error}. Try again.") from error
         finally:
             archive.unlink(missing_ok=True)
@@ -313,34 +314,24 @@ class SdkSampler:
             max_tokens=max_tokens, temperature=temperature, top_p=top_p, stop=sorted(stop_ids), seed=seed % 2**31
         )
         prompt = self._types.ModelInput.from_ints(list(prompt_ids))
-        found = await self._wait("sample", lambda: self._client.sample(prompt, 1, params))
-        sequence = found.sequences[0]
-        return Sample(
-            token_ids=tuple(int(one) for one in sequence.tokens),
-            logprobs=tuple(min(0.0, float(one)) for one in sequence.logprobs or ()),
-            has_stopped=str(sequence.stop_reason) == "stop",
-        )
+        return await self._wait("sample", lambda: self._client.sample(prompt, 1, params), _read_sample)
 
     async def logprobs(self, token_ids: Sequence[int]) -> list[float]:
         prompt = self._types.ModelInput.from_ints(list(token_ids))
-        found = await self._wait("compute_logprobs", lambda: self._client.compute_logprobs(prompt))
-        # Tinker's list begins with None for the first id. SkyRL's JAX back end leaves that element out.
-        scored = [float(one) for one in found[-(len(token_ids) - 1) :] if one is not None]
-        if len(scored) != len(token_ids) - 1:
-            raise ServiceError(
-                f"{self._service.name} returned {len(scored)} log-probabilities of {len(token_ids)} given ids. Use another "
-                "engine."
-            )
-        return scored
+        return await self._wait(
+            "compute_logprobs",
+            lambda: self._client.compute_logprobs(prompt),
+            lambda found: align_scores(found, len(token_ids), self._service.name),
+        )
 
-    async def _wait(self, verb: str, send: Callable[[], Any]) -> Any:
+    async def _wait(self, verb: str, send: Callable[[], Any], read: Callable[[Any], Value]) -> Value:
         sent = self._service._ask(verb, send)
         future = asyncio.wrap_future(sent.future() if hasattr(sent, "future") else sent)
         patience = _Patience(self._service, verb)
         try:
             while not (await asyncio.wait({future}, timeout=CHECK_SECONDS))[0]:
                 await asyncio.to_thread(patience.check)
-            return future.result()
+            return read(future.result())
         except ServiceError:
             raise
         except Exception as error:  # see `SdkService._ask`
@@ -355,6 +346,20 @@ def _resolved(made: Any) -> Any:
 def _is_done(future: Any) -> bool:
     inner = future.future() if hasattr(future, "future") else future
     return bool(inner.done()) if hasattr(inner, "done") else False
+
+
+def _read_sample(found: Any) -> Sample:
+    sequence = found.sequences[0]
+    return Sample(
+        token_ids=tuple(int(one) for one in sequence.tokens),
+        logprobs=tuple(at_most_0(one) for one in sequence.logprobs or ()),
+        has_stopped=str(sequence.stop_reason) == "stop",
+    )
+
+
+def at_most_0(logprob: float) -> float:
+    """Return a log-probability that rounding made larger than 0 as 0, and NaN as NaN."""
+    return 0.0 if float(logprob) > 0.0 else float(logprob)
 
 
 def _read_logprobs(found: Any) -> list[list[float]]:

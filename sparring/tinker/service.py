@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from sparring.errors import ServiceError
 from sparring.runtime import event_loop
 
 Value = TypeVar("Value", covariant=True)
@@ -67,6 +68,29 @@ class Sample:
     """Whether the answer ended with a stop id."""
     num_dropped: int = 0
     """The number of ids that the service sampled after these."""
+
+
+def align_scores(found: Sequence[float | None], num_ids: int, name: str) -> list[float]:
+    """Return the log-probability of each id except the first. Raises ServiceError if the service `name` returned fewer.
+
+    Tinker's list begins with None for the first id. SkyRL's JAX back end leaves that element out.
+    """
+    scored = [float(one) for one in found[max(0, len(found) - num_ids + 1) :] if one is not None]
+    if len(scored) != num_ids - 1:
+        raise ServiceError(
+            f"{name} returned {len(scored)} log-probabilities of {num_ids} given ids. Use another engine."
+        )
+    return scored
+
+
+def check_targets(found: Sequence[Sequence[float]], rows: Sequence[Row], name: str) -> None:
+    """Raise ServiceError unless a pass of the service `name` returned one log-probability for each target of each row."""
+    counts, expected = [len(one) for one in found], [row.num_targets for row in rows]
+    if counts != expected:
+        raise ServiceError(
+            f"{name} returned {sum(counts)} log-probabilities for {len(counts)} rows, but {len(expected)} rows with "
+            f"{sum(expected)} targets were sent, or they are divided otherwise. Use another service."
+        )
 
 
 class Pending(Protocol[Value]):

@@ -40,6 +40,8 @@ class Deviations:
     sampling_restores: bool = False
     """Whether sampling with earlier weights puts these back into training."""
     leaks_padding: bool = False
+    divisor: Callable[[Row], float] = lambda row: 1.0
+    """A divisor of each row's loss that no known formula has."""
     forgets_adapters: bool = False
     """Whether it samples only with weights whose adapter has not been unloaded."""
 
@@ -192,7 +194,7 @@ class FakeTrainer:
         self.optimizer.zero_grad()
         for (row, loss_fn, config), total, factor in zip(rows, totals, deviations.formula.factors(shapes), strict=True):
             sign = -1.0 if deviations.takes_absolute and total < 0 else 1.0
-            (factor * sign * self._loss(row, loss_fn, config)).backward()
+            (factor * sign / deviations.divisor(row) * self._loss(row, loss_fn, config)).backward()
         parameters = list(self.policy.trained.values())
         for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -30,6 +30,7 @@ MEASURED_TOKENS = (
     7  # the log-probabilities before the first step
     + 28  # a row of 7 targets next to one of 21, scored
     + 14 + 14 + (14 + 7) + (28 + 7) + (14 + 7) + 14  # passes: w, 2w, twice, with zeros, with a tail, -w
+    + (14 + 7) + 14  # with a tail of tiny weights, 3w
     + 21 + 21 + 21 + 35 + 63  # as planned, the rows scored first: w, 2w, -w, twice, with zeros
     + 14  # with a clip
     + 21  # a step between storing weights and sampling with them
@@ -140,3 +141,30 @@ def test_the_prices_of_a_service_are_those_of_an_endpoint() -> None:
         {**recipe, "tracking": {"prices": {"org/m:train": 1.0, "hour": 1.0}}, "limits": {"max_cost": 2.0}}
     )
     assert config.limits.max_cost == 2.0
+
+
+@pytest.mark.parametrize(
+    ("prices", "is_refused"),
+    [
+        ({"org/M:train": 1.0}, True),
+        ({"org/m:read": 1.0, "org/m:sample": 1.0}, True),
+        ({"org/m@a:train": 1.0}, False),
+        ({"org/m:train": 0.0, "judge:read": 1.0}, False),
+        ({"hour": 1.0}, False),
+    ],
+)
+def test_a_limit_of_money_needs_a_price_of_training(prices: dict[str, float], is_refused: bool) -> None:
+    recipe: dict[str, Any] = {
+        "environment": {"target": "a:B"},
+        "reward": {"reward": "a:b"},
+        "engine": {"type": "tinker"},
+        "learner": {"type": "tinker", "base_url": "http://a", "model": "org/m"},
+        "model": {"name": "m", "trained_weights": "lora"},
+        "tracking": {"prices": prices},
+        "limits": {"max_cost": 1.0},
+    }
+    if is_refused:
+        with pytest.raises(ConfigError, match=r'limits\.max_cost.*would cost 0.*set tracking\.prices\."org/m:train"'):
+            validate(recipe)
+    else:
+        assert validate(recipe).limits.max_cost == 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -10,6 +11,7 @@ from sparring.errors import ServiceError
 from sparring.tinker.formulas import FORMULAS, PLAIN, Formula
 from sparring.tinker.learner import check_settings
 from sparring.tinker.probe import Probed, probe
+from sparring.tinker.service import Row
 from sparring.training.learner import AdamWSettings
 from tests.contracts.cases import ADAPTER, VOCAB, make_policy
 from tests.tinker.fake_service import Deviations, FakeService
@@ -35,6 +37,21 @@ def test_the_formula_of_a_service_is_found_and_its_plan_verified(formula: Formul
 def test_a_service_with_an_unknown_formula_is_refused() -> None:
     with pytest.raises(ServiceError, match=r"the fake service computes gradients by a formula that is not known"):
         probed(takes_absolute=True)
+
+
+@pytest.mark.parametrize("reports_norms", [True, False])
+@pytest.mark.parametrize(
+    "divisor",
+    [
+        lambda row: max(sum(row.weights or row.advantages), 1.0),
+        lambda row: max(sum(map(abs, row.weights or row.advantages)), 1.0),
+        lambda row: max(sum(one != 0 for one in row.weights or row.advantages), 1),
+    ],
+    ids=["sum of weights, at least 1", "sum of sizes, at least 1", "weights that are not 0"],
+)
+def test_a_divisor_that_most_rows_do_not_show_is_refused(divisor: Callable[[Row], float], reports_norms: bool) -> None:
+    with pytest.raises(ServiceError, match=r"by a formula that is not known"):
+        probed(divisor=divisor, reports_norms=reports_norms)
 
 
 def test_a_service_that_does_not_clip_gradients_is_noticed() -> None:

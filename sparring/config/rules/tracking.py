@@ -135,6 +135,20 @@ def prices_of_a_tinker_service(config: Config) -> Iterator[Conflict]:
             )
 
 
+def cost_of_a_tinker_service_without_prices(config: Config) -> Iterator[Conflict]:
+    if config.learner.type != "tinker" or config.limits.max_cost is None or "hour" in config.tracking.prices:
+        return
+    trained = [name.removesuffix(":train") for name in config.tracking.prices if name.endswith(":train")]
+    model = config.learner.model
+    if not any(name == model or name.startswith(f"{model}@") for name in trained):
+        yield Conflict(
+            "limits.max_cost",
+            "is given, but tracking.prices has no price for training with learner.model, so training would cost 0; set "
+            f'tracking.prices."{model}:train", to 0 if it is free.',
+            ("tracking.prices", "learner.model"),
+        )
+
+
 def cost_without_prices(config: Config) -> Iterator[Conflict]:
     if config.limits.max_cost is not None and not any(config.tracking.prices.values()):
         yield Conflict(
@@ -155,4 +169,5 @@ RULES: tuple[ConfigRule, ...] = (
     invalid_prices,
     prices_of_a_tinker_service,
     cost_without_prices,
+    cost_of_a_tinker_service_without_prices,
 )

@@ -346,7 +346,7 @@ class _Routes:
         return JSONResponse({"checkpoints": page, "cursor": cursor})
 
     async def delete(self, request: Request) -> Response:
-        await asyncio.to_thread(self._service.checkpoints.delete, _address(request))
+        await self._service.delete_checkpoint(_address(request))
         return Response(status_code=204)
 
     async def set_ttl(self, request: Request) -> Response:

@@ -101,7 +101,7 @@ class BaseModel:
 
     def check_name(self, name: str | None) -> None:
         """Raise Refusal if clients do not mean this model."""
-        given, own = Path(name or "").expanduser(), Path(self._model).expanduser()
+        given, own = (Path(os.path.expanduser(one)) for one in (name or "", self._model))
         if name != self.name and not (given.is_dir() and own.is_dir() and os.path.samefile(given, own)):
             raise Refusal(f"base_model: {name!r} is not served here; this server has {self.name!r}.")
 

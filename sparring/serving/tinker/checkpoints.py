@@ -70,7 +70,11 @@ class Checkpoints:
     """The folder of checkpoints."""
 
     def __init__(self, folder: Path) -> None:
-        create_folder(folder, parents=True, exist_ok=True)
+        """Raises DiskError if the folder cannot be created."""
+        try:
+            create_folder(folder, parents=True, exist_ok=True)
+        except OSError as error:
+            raise DiskError(f"checkpoints cannot be written to {folder}: {error}. Choose another folder.") from error
         self._folder = folder
 
     def find(self, address: Address) -> Path:
@@ -106,8 +110,8 @@ class Checkpoints:
             whole = {**content, "path": address.path, "time": datetime.now(UTC).isoformat()}
             write_private(folder / "state.json", json.dumps(whole, indent=1))
 
-        create_folder(target.parent, parents=True, exist_ok=True)
         try:
+            create_folder(target.parent, parents=True, exist_ok=True)
             checkpoint_files.write(target.parent, target.name, fill_all)
         except OSError as error:
             raise DiskError(f"{address.path} could not be written: {error}. Free up space on that disk.") from error

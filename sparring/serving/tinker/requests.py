@@ -168,6 +168,12 @@ class SaveWeightsForSampler(_Body):
     ttl_seconds: int | None = None
     user_metadata: dict[str, str] | None = None
 
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> SaveWeightsForSampler:
+        if (self.path is None) == (self.sampling_session_seq_id is None):
+            raise ValueError("give a path, or the sequence id of a sampling session")
+        return self
+
 
 class SaveWeightsExternal(_Body):
     model_id: str

@@ -35,17 +35,18 @@ def serve_tinker(
     """Train and sample for the clients of the `tinker` package until interrupted. `on_ready(base_url, model_name)` is called
     when the server accepts requests.
 
-    Raises UsageError if the model's architecture cannot be trained here, and ServiceError if it cannot be loaded or the
-    address is in use.
+    Raises UsageError if the model's architecture cannot be trained here, and ServiceError if it cannot be loaded, the folder
+    of checkpoints cannot be created, or the address is in use.
     """
     torch.set_num_threads(os.cpu_count() or 1)
+    checkpoints = Checkpoints(options.checkpoints)
     base = BaseModel(
         model,
         name=options.model_name,
         max_sequence_length=options.max_sequence_length,
         precision=options.precision,
     )
-    interrupts.run(_serve(TinkerService(base, Checkpoints(options.checkpoints)), access, on_ready))
+    interrupts.run(_serve(TinkerService(base, checkpoints), access, on_ready))
 
 
 async def _serve(service: TinkerService, access: Access, on_ready: Callable[[str, str], None] | None) -> None:

@@ -89,7 +89,7 @@ class TinkerService:
         self._computing = asyncio.Lock()
 
     async def close(self) -> None:
-        for line in self._lines.values():
+        for line in list(self._lines.values()):
             await line.close()
         await self.futures.close()
         await self.base.engine.close()
@@ -119,16 +119,17 @@ class TinkerService:
         for sampler_id in session.sampler_ids:
             self.samplers.pop(sampler_id, None)
             self._adapters.pop(sampler_id, None)
-        for run in [run for run in self.runs.values() if run.settings.session_id == session_id]:
-            await self.unload_run(run.settings.id)
+        for run_id in [run_id for run_id, run in self.runs.items() if run.settings.session_id == session_id]:
+            if run_id in self.runs:  # another request may unload it meanwhile
+                await self.unload_run(run_id)
 
     async def unload_run(self, run_id: str) -> None:
-        """Forget a training run. Its checkpoints stay. Raises Refusal 404."""
+        """Forget a training run when its present computation has ended. Meanwhile it takes no requests. Its checkpoints stay.
+        Raises Refusal 404."""
         self.find_run(run_id)
+        del self.runs[run_id]
         await self._lines.pop(run_id).close()
-        async with self._computing:
-            self.runs.pop(run_id, None)
-            self._adapters.pop(run_id, None)
+        self._adapters.pop(run_id, None)
 
     # Training
 
@@ -185,12 +186,17 @@ class TinkerService:
     async def _start_run(self, request_id: str, digest: str, create: Callable[[], Awaitable[Result]]) -> Future:
         future, is_new = self.futures.add(request_id, digest)
         if is_new:
-            await self._make_room()
+            try:
+                await self._make_room()
+            except Refusal:
+                self.futures.remove(future)
+                raise
             self.futures.start(future, create)
         return future
 
     async def _add_run(self, settings: RunSettings) -> TrainingRun:
         run = await self._compute(lambda: TrainingRun(settings, self.base))
+        self.find_session(settings.session_id)  # it may have ended meanwhile
         self.runs[settings.id], self._lines[settings.id] = run, Line()
         return run
 
@@ -248,6 +254,7 @@ class TinkerService:
             content = await self._describe(run, given.user_metadata)
             write = partial(self.checkpoints.write_state, address, state, content, replaces=given.overwrite)
             await asyncio.to_thread(write)
+            self._adapters.pop(address.path, None)
             return {"path": address.path, "type": "save_weights"}
 
         return self._put(given.model_id, given.seq_id, digest, save)
@@ -267,8 +274,6 @@ class TinkerService:
         """Write the adapter under a name, or keep it in memory for a new sampler. Raises Refusal."""
         run = self.find_run(given.model_id)
         session = self.find_session(run.settings.session_id)
-        if (given.path is None) == (given.sampling_session_seq_id is None):
-            raise Refusal("path: give a name, or the sequence id of a sampling session.")
         kind, name, run_id = given.kind, given.path, given.model_id
         sampler_id = f"{session.id}:sample:{given.sampling_session_seq_id}"
 
@@ -288,6 +293,11 @@ class TinkerService:
         adapter = await self._compute(run.export_adapter)
         content = await self._describe(run, user_metadata)
         await asyncio.to_thread(partial(self.checkpoints.write_adapter, address, adapter, content, replaces=False))
+
+    async def delete_checkpoint(self, address: Address) -> None:
+        """Raises Refusal 404 if there is no such checkpoint."""
+        await asyncio.to_thread(self.checkpoints.delete, address)
+        self._adapters.pop(address.path, None)
 
     async def _describe(self, run: TrainingRun, user_metadata: Mapping[str, str] | None) -> dict[str, Json]:
         """Return what is written about a checkpoint."""
@@ -451,9 +461,14 @@ class TinkerService:
         return future
 
     async def _compute(self, function: Callable[[], Value]) -> Value:
-        """Return the result of a training computation. Only one runs at a time."""
+        """Return the result of a training computation. Only one runs at a time, also if its request is cancelled."""
         async with self._computing:
-            return await asyncio.to_thread(function)
+            computation = asyncio.create_task(asyncio.to_thread(function))
+            try:
+                return await asyncio.shield(computation)
+            except asyncio.CancelledError:
+                await asyncio.gather(computation, return_exceptions=True)
+                raise
 
 
 def describe_time(seconds: float) -> str:

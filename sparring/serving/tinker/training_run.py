@@ -47,11 +47,11 @@ class TrainingRun:
         return self._compute(computation, is_forward_only=True)
 
     def add_gradient(self, computation: Computation) -> ForwardResult:
-        """Add the gradient of a loss to the accumulated gradient. Raises DataError if the loss is not finite; then the next
-        step is not taken."""
+        """Add the gradient of a loss to the accumulated gradient. Raises DataError if the loss is not finite. After any failure,
+        also for lack of memory, the next step is not taken."""
         try:
             return self._compute(computation, is_forward_only=False)
-        except DataError as error:
+        except Exception as error:
             self.miss_gradient(str(error))
             raise
 
