@@ -37,7 +37,7 @@ from sparring.serving.tinker.requests import (
     SaveWeightsForSampler,
 )
 from sparring.serving.tinker.training_run import RunSettings, TrainingRun
-from sparring.types import Completion, Json, SampleRequest, Sampling
+from sparring.types import Completion, Json, SampleRequest, Sampling, StopReason
 
 Value = TypeVar("Value")
 
@@ -356,7 +356,8 @@ class TinkerService:
         prompt = given.prompt.token_ids
         if not prompt or not all(0 <= token < self.base.vocabulary_size for token in prompt):
             raise Refusal(f"prompt: it has no token, or one outside the vocabulary of {self.base.vocabulary_size}.")
-        if len(prompt) >= self.base.max_tokens:
+        # A whole context can be scored; its answer is then empty.
+        if len(prompt) >= self.base.max_tokens + bool(given.prompt_logprobs):
             raise Refusal(f"prompt: {len(prompt)} tokens leave no space in a context of {self.base.max_tokens}.")
         if given.sampling_session_id is not None and given.seq_id is None:
             raise Refusal("seq_id: give one with sampling_session_id.")
@@ -394,6 +395,8 @@ class TinkerService:
         version = await asyncio.to_thread(self.base.prepare, adapter)
 
         async def sample_one(index: int) -> Completion:
+            if len(prompt) == self.base.max_tokens:
+                return _empty(version.fingerprint)
             request = self._build_request(given, f"{request_id}:{index}", index)
             try:
                 return await engine.sample(request, frozen=version)
@@ -469,6 +472,17 @@ class TinkerService:
             except asyncio.CancelledError:
                 await asyncio.gather(computation, return_exceptions=True)
                 raise
+
+
+def _empty(fingerprint: str) -> Completion:
+    return Completion(
+        token_ids=(),
+        sampled_logprobs=(),
+        stop_reason=StopReason.LENGTH,
+        versions=(),
+        fingerprint=fingerprint,
+        num_computed_tokens=0,
+    )
 
 
 def describe_time(seconds: float) -> str:

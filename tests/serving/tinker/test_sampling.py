@@ -189,3 +189,20 @@ def test_a_cancelled_request_frees_the_engine(serve: Serve) -> None:
             assert "error" in answer.json()
 
     asyncio.run(run())
+
+
+def test_a_prompt_that_fills_the_context_is_scored_but_not_continued(serve: Serve) -> None:
+    async def run() -> None:
+        async with serve() as server:
+            ids = [5 + place % 40 for place in range(server.service.base.max_tokens)]
+            body = {"prompt": {"chunks": [{"tokens": ids}]}, "sampling_params": {"max_tokens": 1}, "base_model": "tiny"}
+            assert (await server.http.post("/api/v1/asample", json=body)).status_code == 400
+            found = await call(server.http, "asample", {**body, "prompt_logprobs": True})
+            assert found["sequences"] == [{"stop_reason": "length", "tokens": [], "logprobs": []}]
+            shorter = {**body, "prompt": {"chunks": [{"tokens": ids[:-1]}]}, "prompt_logprobs": True}
+            expected = (await call(server.http, "asample", shorter))["prompt_logprobs"]
+            assert found["prompt_logprobs"][1:-1] == pytest.approx(expected[1:], abs=1e-5)
+            longer = {**body, "prompt": {"chunks": [{"tokens": [*ids, 5]}]}, "prompt_logprobs": True}
+            assert (await server.http.post("/api/v1/asample", json=longer)).status_code == 400
+
+    asyncio.run(run())
