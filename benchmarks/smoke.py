@@ -29,7 +29,7 @@ PRELOADED = ("sparring.trainer", "sparring.evaluator", "transformers.models.llam
 """Modules that are imported once instead of once per script."""
 SMOKE_SECONDS = 400
 """A benchmark that takes longer than this counts as hung."""
-BUDGET_SECONDS = 300.0
+BUDGET_SECONDS = 480.0
 """The time that the small versions of all benchmarks may take together."""
 AT_ONCE = 2
 CONTEXT = multiprocessing.get_context("forkserver")
