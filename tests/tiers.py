@@ -27,6 +27,7 @@ ALWAYS = frozenset(
         "tests/engines/test_torch_engine.py::test_every_sampled_token_has_the_log_probability_that_training_recomputes",
         "tests/e2e/test_loop.py::test_a_resumed_run_reaches_the_weights_of_the_uninterrupted_one_bit_for_bit[epochs]",
         "tests/faults/test_command.py::test_sparring_train_resumes_unattended",
+        "tests/test_tutorial.py::test_a_tutorial_runs_up_to_a_step_of_training",
         # Its search has a time limit that grows with the load average, which lags behind when the suite starts.
         "tests/checks/test_laws.py::test_a_law_that_is_broken_is_named_and_its_correction_is_not",
     }
