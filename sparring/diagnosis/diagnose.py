@@ -13,6 +13,7 @@ from sparring.diagnosis import SYMPTOMS
 from sparring.diagnosis.course import STALL_STEPS, thirds
 from sparring.diagnosis.observed import Observed, Symptom
 from sparring.diagnosis.proposal import overrides
+from sparring.diagnosis.sampling import BELOW
 from sparring.evaluation.claim import Claim
 from sparring.findings import Finding, Severity
 from sparring.runtime.logs import get_logger
@@ -325,7 +326,8 @@ def _validated(observed: Observed) -> str:
     first, last = observed.validations[0].metrics, observed.validations[-1].metrics
     reached, trained = last["val/reward/mean"], observed.now("rollout/reward/mean")
     text = f" Validation: {first['val/reward/mean']:.2f} at first, {reached:.2f} now"
-    if reached >= EVALUATION_SHARE * trained:
+    is_untested = BELOW in observed.config.detectors.off  # the test that finds too few tasks was not made
+    if is_untested or trained <= 0 or reached >= EVALUATION_SHARE * trained:
         return f"{text}."
     return (
         f"{text}, far below training, but {last.get('val/reward/num_prompts', 0):.0f} validation tasks are too few to exclude "

@@ -133,4 +133,16 @@ def test_a_headline_states_the_validation_and_that_it_has_too_few_tasks_to_contr
     assert diagnose("runs/x", follows).headline.endswith(" Validation: 0.20 at first, 0.56 now.")
     lags = run(rises(0.2, 0.6), validations={0: 0.2, 10: 0.3, 20: 0.4})
     assert "48 validation tasks are too few to exclude chance" in diagnose("runs/x", lags).headline
+    untested = run(
+        rises(0.2, 0.6), validations={0: 0.2, 10: 0.3, 20: 0.4}, more=["detectors.off=['evaluation.below_training']"]
+    )
+    assert diagnose("runs/x", untested).headline.endswith("0.40 now.")
     assert "alidation" not in diagnose("runs/x", run(rises(0.2, 0.6))).headline
+
+
+def test_penalties_are_not_taken_for_a_gap_to_training() -> None:
+    def costs(digest: Digest, step: int) -> Digest:
+        return replace(digest, reward=digest.reward - 1, score=None)
+
+    penalized = run(rises(0.2, 0.6), change=costs, validations={0: -0.8, 10: -0.6, 20: -0.45})
+    assert "too few" not in diagnose("runs/x", penalized).headline
