@@ -129,6 +129,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         # asyncio's transport refers to itself by this method, so that it would wait for a garbage collection.
         vars(self.transport).pop("_read_ready_cb", None)
+        # After a reset connection, uvicorn would keep everything until its keep-alive timer ends.
+        self._unset_keepalive_if_required()
         self._cancel_deadline()
         self.resume_writing()
         if self._has_place:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import subprocess
@@ -39,7 +40,7 @@ def test_the_process_of_a_run_steps_back_and_one_that_a_user_waits_for_does_not(
         exporter = Exporter(tmp_path, tensorboard(), steps_back=steps_back)
         process = exporter._process.pid
         for _ in range(600):
-            if any(path.samefile(tmp_path / "tensorboard.lock") for path in _open_files(process)):
+            if tmp_path / "tensorboard.lock" in _open_files(process):
                 break
             time.sleep(0.1)
         policy = os.sched_getscheduler(process)
@@ -48,4 +49,8 @@ def test_the_process_of_a_run_steps_back_and_one_that_a_user_waits_for_does_not(
 
 
 def _open_files(process: int) -> list[Path]:
-    return [path for path in Path(f"/proc/{process}/fd").iterdir() if path.exists()]
+    files = []
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed in between
+            files.append(descriptor.readlink())
+    return files

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import socket
+import struct
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, ClassVar
@@ -328,13 +329,16 @@ def test_nothing_of_a_closed_connection_stays() -> None:
     serve(play)
 
 
-def connect_and_leave(port: int) -> None:
+def connect_and_leave(port: int, *, reset: bool) -> None:
     with socket.create_connection(("127.0.0.1", port), 10) as connection:
         connection.sendall(GET)
         assert b" 200 " in connection.recv(4096)
+        if reset:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def test_a_closed_connection_is_freed_without_a_collection() -> None:
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_closed_connection_is_freed_without_a_collection(reset: bool) -> None:
     def num_transports() -> int:
         return sum(type(one).__name__ == "_SelectorSocketTransport" for one in gc.get_objects())
 
@@ -342,7 +346,7 @@ def test_a_closed_connection_is_freed_without_a_collection() -> None:
         gc.collect()
         before = num_transports()
         for _ in range(20):
-            await asyncio.to_thread(connect_and_leave, port)
+            await asyncio.to_thread(connect_and_leave, port, reset=reset)
         for _ in range(100):  # the last one may still be closing
             if num_transports() == before:
                 return
