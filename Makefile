@@ -15,7 +15,7 @@ quickstart-long: .venv/train
 
 # Measures the README's table: five seeds, with the control and shuffled rewards. It takes 25 minutes on two idle cores.
 evidence: .venv/train
-	$(BIN)/python -m benchmarks.evidence --json benchmarks/results/pointer_chase.json
+	$(BIN)/python -m benchmarks.evidence --control-steps 800 --json benchmarks/results/pointer_chase.json
 
 # `make test TIER=ci` also runs a case of each long test that is not among the longest, and TIER=all runs everything.
 TIER ?= usual

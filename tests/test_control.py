@@ -102,7 +102,6 @@ def test_it_follows_from_the_seed_and_evaluations_play_it_next_to_the_others(run
 def test_without_a_number_it_lasts_longer_than_rl_did(run: Path) -> None:
     made = sparring("control", str(run), "warm_start.control_steps=1", "--json")
     assert made.exit_code != 0  # settings are the run's own
-    (run / "run.toml").write_text((run / "run.toml").read_text().replace("control_steps = 800\n", ""))
     made = sparring("control", str(run), "--json")
     assert made.exit_code == 0, made.output
     control = json.loads(made.stdout)
@@ -113,7 +112,6 @@ def test_without_a_number_it_lasts_longer_than_rl_did(run: Path) -> None:
 def test_without_a_number_it_lasts_longer_than_rl_on_a_machine_that_becomes_faster(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (run / "run.toml").write_text((run / "run.toml").read_text().replace("control_steps = 800\n", ""))
     step, slow = warm_start._supervised_step, iter(range(8))
 
     def take(*arguments: Any) -> dict[str, float]:
@@ -144,7 +142,7 @@ def test_the_command_for_a_longer_control_is_shown_instead_of_the_evaluation(
 
 
 def test_an_evaluation_that_names_it_makes_it_once(run: Path) -> None:
-    (run / "run.toml").write_text((run / "run.toml").read_text().replace("control_steps = 800", "control_steps = 2"))
+    (run / "run.toml").write_text((run / "run.toml").read_text().replace("[warm_start]\n", "[warm_start]\ncontrol_steps = 2\n"))
     written = []
     for _ in range(2):
         made = sparring("eval", str(run), "--policy", "warm_start_continued", "--temperature", "0", "--json")

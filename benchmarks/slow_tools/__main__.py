@@ -7,9 +7,9 @@ the best of these is compared with training at staleness bound 1. The ledger sho
 
 A synchronous step takes as long as the slowest episode of its batch plus learning. At bound 1, groups that start with the
 weights of one step must be trained on at the step after the next one at the latest, so two steps take at least as long as
-the slowest episode of a batch. Therefore the ratio can reach 2 only if learning takes some time. "What the tools permit" is
-the ratio if it takes none: below 2, because a batch also waits for the one before it. One pair of settings measures this
-with a smaller model."""
+the slowest episode of a batch plus learning. Therefore no schedule at bound 1 is more than twice as fast. "What the tools
+permit" is the ratio if learning takes no time: below 2, because a batch also waits for the one before it. One pair of
+settings measures this with a smaller model."""
 
 from __future__ import annotations
 
