@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from sparring.errors import DataError, cut
 from sparring.run_folders.formats import require_format
@@ -145,40 +146,53 @@ def _transitions(file: Path) -> dict[str, list[Mapping[str, Json]]]:
     return found
 
 
-_NUMBER = int | float | None
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """The types of a value from JSON, and of the values that it contains; None if they may be anything."""
+
+    types: frozenset[type]
+    inner: frozenset[type] | None = None
+
+    def includes(self, value: Any) -> bool:
+        if type(value) not in self.types:
+            return False
+        return self.inner is None or self.inner.issuperset(map(type, value.values() if type(value) is dict else value))
+
+
+def _kind(*types: type, of: Iterable[type] | None = None) -> _Kind:
+    # Python counts a truth value as a number.
+    return _Kind(frozenset({*types, bool} if int in types else types), None if of is None else frozenset(of))
+
+
+_TEXT, _WHOLE, _OBJECT, _LIST = _kind(str), _kind(int), _kind(dict), _kind(list)
+_TEXT_OR_NONE, _WHOLE_OR_NONE = _kind(str, NoneType), _kind(int, NoneType)
+_NUMBER = _kind(int, float, NoneType)
 """None stands for NaN, which JSON does not have."""
-_NUMBERS, _TEXTS, _OBJECTS = dict[str, float], dict[str, str], list[dict[str, Any]]
-_TRAJECTORY_KINDS: Mapping[str, Any] = {
-    "id": str, "task": dict, "attempt": int, "messages": _OBJECTS, "turns": list, "other_turns": list, "error": str | None,
-    "began": _NUMBER, "seconds": _NUMBER, "score": _NUMBER, "score_parts": _NUMBERS, "metrics": _NUMBERS, "artifacts": _TEXTS,
+_NUMBERS, _TEXTS, _OBJECTS = _kind(dict, of=(int, float, NoneType)), _kind(dict, of=(str,)), _kind(list, of=(dict,))
+_IDS, _LOGPROBS = _kind(list, of=(int,)), _kind(list, of=(int, float, NoneType))
+_TRAJECTORY_KINDS: Mapping[str, _Kind] = {
+    "id": _TEXT, "task": _OBJECT, "attempt": _WHOLE, "messages": _OBJECTS, "turns": _LIST, "other_turns": _LIST,
+    "error": _TEXT_OR_NONE, "began": _NUMBER, "seconds": _NUMBER, "score": _NUMBER, "score_parts": _NUMBERS,
+    "metrics": _NUMBERS, "artifacts": _TEXTS,
 }  # fmt: skip
-_TASK_KINDS: Mapping[str, Any] = {"id": str, "messages": _OBJECTS, "fields": dict, "seed": int | None}
-_TURN_KINDS: Mapping[str, Any] = {
-    "id": int, "parent": int | None, "branch_reason": str | None, "fingerprint": str, "prompt_ids": list[int],
-    "token_ids": list[int], "sampled_logprobs": list[float], "temperature": _NUMBER, "top_p": _NUMBER, "max_tokens": int | None,
-    "message": dict, "num_computed_tokens": int, "began": _NUMBER, "seconds": _NUMBER, "removed_mass": _NUMBER,
-    "policy": str | None,
+_TASK_KINDS: Mapping[str, _Kind] = {"id": _TEXT, "messages": _OBJECTS, "fields": _OBJECT, "seed": _WHOLE_OR_NONE}
+_TURN_KINDS: Mapping[str, _Kind] = {
+    "id": _WHOLE, "parent": _WHOLE_OR_NONE, "branch_reason": _TEXT_OR_NONE, "fingerprint": _TEXT, "prompt_ids": _IDS,
+    "token_ids": _IDS, "sampled_logprobs": _LOGPROBS, "temperature": _NUMBER, "top_p": _NUMBER,
+    "max_tokens": _WHOLE_OR_NONE, "message": _OBJECT, "num_computed_tokens": _WHOLE, "began": _NUMBER,
+    "seconds": _NUMBER, "removed_mass": _NUMBER, "policy": _TEXT_OR_NONE,
 }  # fmt: skip
-_REWARD_KINDS: Mapping[str, Any] = {"total": _NUMBER, "components": _NUMBERS, "metrics": _NUMBERS, "record": dict}
+_REWARD_KINDS: Mapping[str, _Kind] = {
+    "total": _NUMBER, "components": _NUMBERS, "metrics": _NUMBERS, "record": _OBJECT,
+}  # fmt: skip
 
 
-def _check(row: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
+def _check(row: Mapping[str, Any], kinds: Mapping[str, _Kind]) -> None:
     """Raise TypeError, which names the field, if a field of a stored object has another type. Missing fields are left
     to the reader."""
     for name, kind in kinds.items():
-        if name in row and not _is(row[name], kind):
+        if name in row and not kind.includes(row[name]):
             raise TypeError(f"{name} is {cut(repr(row[name]), 60)}")
-
-
-def _is(value: Any, kind: Any) -> bool:
-    container = get_origin(kind)
-    if container not in (list, dict):
-        return isinstance(value, kind)
-    if not isinstance(value, container):
-        return False
-    inner = get_args(kind)[-1]
-    allowed = {float: {int, float, NoneType}, dict[str, Any]: {dict}}.get(inner, {inner})
-    return set(map(type, value.values() if isinstance(value, dict) else value)) <= allowed
 
 
 def parse_trajectory(row: Mapping[str, Any], transitions: Iterable[Mapping[str, Json]], where: str) -> Trajectory:

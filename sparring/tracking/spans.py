@@ -14,7 +14,6 @@ among them.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -233,20 +232,21 @@ def _is_result(message: Message) -> bool:
 
 def match_turns(messages: Sequence[Message], turns: Sequence[Turn]) -> list[int | None]:
     """Return, for each message, the index of the turn that produced it: the next turn with the same text and calls."""
-    produced = [_words(turn.message) for turn in turns]
+    produced = [_written(turn.message) for turn in turns]
     places: list[int | None] = []
     start = 0
     for message in messages:
         place = None
-        if message.get("role") == "assistant" and (words := _words(message)) in produced[start:]:
-            place = produced.index(words, start)
+        if message.get("role") == "assistant" and (written := _written(message)) in produced[start:]:
+            place = produced.index(written, start)
             start = place + 1
         places.append(place)
     return places
 
 
-def _words(message: Message) -> str:
-    return json.dumps([message.get("content") or "", message.get("tool_calls") or []], sort_keys=True, default=str)
+def _written(message: Message) -> tuple[Json, Json]:
+    """Return the text and the calls of a message."""
+    return message.get("content") or "", message.get("tool_calls") or []
 
 
 def _digest(text: str, digits: int) -> str:
