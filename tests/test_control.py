@@ -142,7 +142,9 @@ def test_the_command_for_a_longer_control_is_shown_instead_of_the_evaluation(
 
 
 def test_an_evaluation_that_names_it_makes_it_once(run: Path) -> None:
-    (run / "run.toml").write_text((run / "run.toml").read_text().replace("[warm_start]\n", "[warm_start]\ncontrol_steps = 2\n"))
+    (run / "run.toml").write_text(
+        (run / "run.toml").read_text().replace("[warm_start]\n", "[warm_start]\ncontrol_steps = 2\n")
+    )
     written = []
     for _ in range(2):
         made = sparring("eval", str(run), "--policy", "warm_start_continued", "--temperature", "0", "--json")
