@@ -72,7 +72,7 @@ def run(
     began = time.monotonic()
     settings = [f"run.runs_dir={folder}", f"run.seed={seed}", *overrides]
     with MultiTurnRLTrainer(recipe, overrides=settings, name=f"seed-{seed}", check=check, quiet=True) as trainer:
-        trained = _completed(trainer)
+        trained = completed(trainer)
     control = continue_warm_start(trained, steps=control_steps, quiet=True)
     found = MultiTurnRLEvaluator(trained, quiet=True).evaluate()
     row = {
@@ -100,14 +100,14 @@ def shuffled(recipe: Path, seed: int, overrides: Sequence[str], folder: str) -> 
     """Train with rewards that do not depend on the episode. Success must not rise."""
     settings = [f"run.runs_dir={folder}", f"run.seed={seed}", "reward.reward=environment:shuffled_reward", *overrides]
     with MultiTurnRLTrainer(recipe, overrides=settings, name=f"shuffled-{seed}", check=False, quiet=True) as trainer:
-        trained = _completed(trainer)
+        trained = completed(trainer)
     found = MultiTurnRLEvaluator(trained, policies=["warm_start", "tuned"], quiet=True).evaluate()
     measured = _measured(found)
     print(f"seed {seed}, shuffled rewards: {measured['tuned']['sampled']:.3f}", file=sys.stderr, flush=True)
     return {"seed": seed, "warm start": measured["warm start"], "tuned": measured["tuned"]}
 
 
-def _completed(trainer: MultiTurnRLTrainer) -> Path:
+def completed(trainer: MultiTurnRLTrainer) -> Path:
     result = trainer.train()
     if result is None or result.status != "completed":
         raise SystemExit(

@@ -1,0 +1,218 @@
+"""Measures whether SmolLM2-135M learns the procedures of the domains of sparring.environments.suites.sop.
+
+A cell is one domain with one seed: warm start, RL, the warm start continued for at least as long as RL took, and the
+evaluation of all policies on held-out tasks. A cell with random rewards trains the same recipe on rewards that do not
+depend on the episode. Success is the strict score, and field accuracy is the share of correct fields of the answer.
+The gain is the tuned policy less its strongest control, paired by task and pooled over seeds.
+
+All cells take hours. With --resume, the finished cells in the file --json are kept, and each cell states its own commit and
+machine.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.evidence import SMOKE, completed, runs_folder
+from benchmarks.report import commit, machine, options, report
+from sparring import MultiTurnRLEvaluator, MultiTurnRLTrainer, Trajectory
+from sparring.config import load_config
+from sparring.environments.suites import sop
+from sparring.evaluation.evaluation import Evaluation
+from sparring.evaluation.of_run import claim_of_report
+from sparring.evaluation.rescoring import rescore
+from sparring.evaluation.seed_intervals import interval_over_seeds_and_tasks
+from sparring.evaluation.statistics import Interval, paired_difference
+from sparring.run_folders import RunFolder
+from sparring.tracking.console import interval
+from sparring.training_run.control import continue_warm_start
+
+ROOT = Path(__file__).parents[1]
+RECIPE = ROOT / "recipes" / "sop" / "recipe.toml"
+THREE = ("customer_service", "email_intent", "know_your_business")
+"""The domains with three seeds."""
+CONTROL_DOMAIN = "customer_service"
+"""The domain that is also trained with random rewards."""
+POLICIES = ("base", "warm start", "warm start continued", "tuned")
+SUITE = "sparring.environments.suites.sop"
+SMALL = (
+    *SMOKE,
+    "warm_start.batch_size=2",
+    "batch.global_batch_size=1",
+    "batch.group_size=2",
+    "evaluation.eval_num_tasks=2",
+    "evaluation.eval_group_size=1",
+    "environment.max_turns=2",
+    "sampling.sampling_max_tokens=16",
+)
+Row = dict[str, Any]
+
+
+def share_of_fields(trajectory: Trajectory) -> float:
+    """Return the share of the answer's fields that are correct, from the components of the stored reward."""
+    assert trajectory.reward is not None
+    fields = [value > 0 for name, value in trajectory.reward.components.items() if name != "format"]
+    return fmean(fields) if fields else 0.0
+
+
+def cells(domains: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, int, bool]]:
+    """Return the cells as (domain, seed, whether the rewards are random): first those with several seeds."""
+    several = [(domain, seed, False) for seed in seeds for domain in domains if domain in THREE]
+    random = [(CONTROL_DOMAIN, seed, True) for seed in seeds if CONTROL_DOMAIN in domains]
+    return [*several, *random, *((domain, seeds[0], False) for domain in domains if domain not in THREE)]
+
+
+def settings_of(domain: str, overrides: Sequence[str]) -> list[str]:
+    """Return the settings that train a domain."""
+    module = f"{SUITE}.{domain}"
+    return [
+        f"environment.target={module}:Desk",
+        f"data.train={module}:train_tasks",
+        f"data.validation={module}:validation_tasks",
+        f"data.held_out={module}:held_out_tasks",
+        f"reward.reward={module}:reward",
+        f"reward.scorer={module}:scorer",
+        f"warm_start.demonstrations={module}:clerk_log",
+        *overrides,
+    ]
+
+
+def measure(cell: tuple[str, int, bool], overrides: Sequence[str], control_steps: int | None, folder: str) -> Row:
+    """Train and evaluate one cell."""
+    domain, seed, is_random = cell
+    began = time.monotonic()
+    settings = [f"run.runs_dir={folder}", f"run.seed={seed}", *settings_of(domain, overrides)]
+    name = f"{domain}-{seed}"
+    if is_random:
+        name += "-random"
+        settings.append("reward.reward=sparring.rewards:random_reward")
+    with MultiTurnRLTrainer(RECIPE, overrides=settings, name=name, check=False, quiet=True) as trainer:
+        run = completed(trainer)
+    row: Row = {"domain": domain, "seed": seed, "random rewards": is_random, "commit": commit(), "machine": machine()}
+    row["training minutes"] = round((time.monotonic() - began) / 60, 1)
+    if is_random:
+        found = MultiTurnRLEvaluator(run, policies=["warm_start", "tuned"], quiet=True).evaluate()
+    else:
+        control = continue_warm_start(run, steps=control_steps, quiet=True)
+        row |= {"RL seconds": round(control.rl_seconds), "control seconds": round(control.seconds)}
+        row |= {"control steps": control.steps, "control validated": dict(control.validated)}
+        found = MultiTurnRLEvaluator(run, quiet=True).evaluate()
+    stored = RunFolder(run)
+    fields = rescore(stored, load_config(stored.recipe), "benchmarks.sop_learning:share_of_fields")
+    sampled = {one.name: one for one in found.evaluations if one.temperature != 0}
+    strongest = claim_of_report(found).strongest
+    control_name = "warm start" if strongest is None else strongest.control
+    row |= {
+        "strongest control": control_name,
+        "temperature": sampled["tuned"].temperature,
+        "success": {name: one.success.mean for name, one in sampled.items()},
+        "turns": {name: fmean(one.turns) for name, one in sampled.items()},
+    }
+    graded = {one.name: one for one in fields.evaluations if one.temperature != 0}
+    row["fields"] = {name: fmean(one.scores) for name, one in graded.items()}
+    row["by task"] = {
+        "success": _pairs(sampled[control_name], sampled["tuned"]),
+        "fields": _pairs(graded[control_name], graded["tuned"]),
+    }
+    row["episodes"] = sum(sampled["tuned"].samples)
+    row["minutes"] = round((time.monotonic() - began) / 60, 1)
+    print(f"{name}: {row['success']}, {row['minutes']} min", file=sys.stderr, flush=True)
+    return row
+
+
+def _pairs(before: Evaluation, after: Evaluation) -> dict[str, list[float]]:
+    """Return the mean scores of two policies by task."""
+    first, second = (dict(zip(one.task_ids, one.scores, strict=True)) for one in (before, after))
+    return {task: [round(first[task], 4), round(second[task], 4)] for task in first if task in second}
+
+
+def gain(rows: Sequence[Row], what: str) -> tuple[Interval, Interval | None]:
+    """Return the gain of the tuned policies over their strongest controls: the interval over tasks of the mean over
+    these seeds, and the interval for other seeds and tasks, or None for a single seed."""
+    tables: list[dict[str, list[float]]] = [row["by task"][what] for row in rows]
+    tasks = [task for task in tables[0] if all(task in one for one in tables)]
+    before, after = ([fmean(one[task][side] for one in tables) for task in tasks] for side in (0, 1))
+    differences = [{task: pair[1] - pair[0] for task, pair in one.items()} for one in tables]
+    return paired_difference(before, after), interval_over_seeds_and_tasks(differences, least=-1.0)
+
+
+def table(content: Mapping[str, Any]) -> str:
+    """Return the table of the docs."""
+    lines = [
+        "| domain | seeds | base | warm start | warm start continued | tuned | gain in success [95%] "
+        "| gain in field accuracy [95%] | for other seeds and tasks |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for domain in sop.DOMAINS:
+        rows = [row for row in content["rows"] if row["domain"] == domain and not row["random rewards"]]
+        if not rows:
+            continue
+        means = [f"{fmean(row['success'][name] for row in rows):.2f}" for name in POLICIES]
+        (success, wider), (fields, _) = gain(rows, "success"), gain(rows, "fields")
+        lines.append(
+            f"| `{domain}` | {len(rows)} | {' | '.join(means[:-1])} | **{means[-1]}** "
+            f"| {interval(success)} | {interval(fields)} | {'' if wider is None else interval(wider)} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = options(__doc__)
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+    parser.add_argument("--domains", nargs="+", choices=list(sop.DOMAINS), default=list(sop.DOMAINS), metavar="NAME")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--control-steps", type=int, help="steps of the control (default: for as long as RL took)")
+    parser.add_argument("--resume", action="store_true", help="keep the finished cells of the file --json")
+    parser.add_argument("--cells", type=int, metavar="N", help="measure at most N cells, and stop")
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="folder that keeps the runs")
+    arguments = parser.parse_args()
+    domains, seeds, overrides, steps = arguments.domains, arguments.seeds, arguments.overrides, arguments.control_steps
+    if arguments.smoke:
+        domains, seeds, overrides, steps = [CONTROL_DOMAIN], [0], [*SMALL, *overrides], 2
+    rows: list[Row] = []
+    if arguments.resume and arguments.json is not None and arguments.json.is_file():
+        rows = json.loads(arguments.json.read_text("utf-8"))["rows"]
+    have = {(row["domain"], row["seed"], row["random rewards"]) for row in rows}
+    todo = [cell for cell in cells(domains, seeds) if cell not in have][: arguments.cells]
+    code = 0
+    with runs_folder(arguments.runs) as folder:
+        for cell in todo or [None]:
+            if cell is not None:
+                rows.append(measure(cell, overrides, steps, folder))
+            code = _report(rows, arguments.json, smoke=arguments.smoke)
+    return code
+
+
+def _report(rows: Sequence[Row], path: Path | None, *, smoke: bool) -> int:
+    """Report the cells so far, and store them, so that an interrupted benchmark loses at most one cell."""
+    figures, targets = {}, {}
+    for domain in dict.fromkeys(row["domain"] for row in rows if not row["random rewards"]):
+        trained = [row for row in rows if row["domain"] == domain and not row["random rewards"]]
+        for what in ("success", "fields"):
+            figure = f"{domain}: lower bound of the gain in {what}"
+            figures[figure] = gain(trained, what)[0].low
+            if domain in THREE:
+                targets[figure] = {"at_least": 1e-9}
+    if random := [row for row in rows if row["random rewards"]]:
+        figure = "lower bound of the gain in success with random rewards"
+        figures[figure] = gain(random, "success")[0].low
+        targets[figure] = {"at_most": 0.0}
+    return report(
+        "sop_learning",
+        rows,
+        figures=figures,
+        targets=targets,
+        path=path,
+        sides={"cells": len(rows)},
+        smoke=smoke,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
