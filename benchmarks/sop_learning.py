@@ -12,6 +12,7 @@ machine.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -92,9 +93,11 @@ def measure(cell: tuple[str, int, bool], overrides: Sequence[str], control_steps
     if is_random:
         name += "-random"
         settings.append("reward.reward=sparring.rewards:random_reward")
+    shutil.rmtree(Path(folder) / name, ignore_errors=True)  # left by an interrupted cell
     with MultiTurnRLTrainer(RECIPE, overrides=settings, name=name, check=False, quiet=True) as trainer:
         run = completed(trainer)
     row: Row = {"domain": domain, "seed": seed, "random rewards": is_random, "commit": commit(), "machine": machine()}
+    row["overrides"] = list(overrides)
     row["training minutes"] = round((time.monotonic() - began) / 60, 1)
     if is_random:
         found = MultiTurnRLEvaluator(run, policies=["warm_start", "tuned"], quiet=True).evaluate()
@@ -175,9 +178,13 @@ def main() -> int:
     domains, seeds, overrides, steps = arguments.domains, arguments.seeds, arguments.overrides, arguments.control_steps
     if arguments.smoke:
         domains, seeds, overrides, steps = [CONTROL_DOMAIN], [0], [*SMALL, *overrides], 2
+    if arguments.resume and arguments.json is None:
+        parser.error("--resume continues the file --json, which is missing")
     rows: list[Row] = []
-    if arguments.resume and arguments.json is not None and arguments.json.is_file():
+    if arguments.resume and arguments.json.is_file():
         rows = json.loads(arguments.json.read_text("utf-8"))["rows"]
+        if any(row["overrides"] != overrides for row in rows):
+            parser.error(f"{arguments.json} has cells with other overrides; use another file, or the same overrides")
     have = {(row["domain"], row["seed"], row["random rewards"]) for row in rows}
     todo = [cell for cell in cells(domains, seeds) if cell not in have][: arguments.cells]
     code = 0
