@@ -11,6 +11,7 @@ machine.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sys
@@ -84,6 +85,32 @@ def settings_of(domain: str, overrides: Sequence[str]) -> list[str]:
     ]
 
 
+def settings_of_cells(overrides: Sequence[str], control_steps: int | None) -> dict[str, Any]:
+    """Return what all cells of a file must have in common."""
+    recipe = hashlib.sha256(RECIPE.read_bytes()).hexdigest()
+    return {"overrides": list(overrides), "control steps": control_steps, "recipe": recipe}
+
+
+def kept_cells(path: Path | None, settings: Mapping[str, Any], *, resume: bool) -> list[Row]:
+    """Return the finished cells of the file. Raises ValueError if they would be lost, or cannot be continued."""
+    if path is None or not path.exists():
+        if resume and path is None:
+            raise ValueError("--resume goes on with the cells of a file; name it with --json")
+        return []
+    if not resume:
+        raise ValueError(f"{path} exists; add --resume to go on with its cells, or choose another file")
+    try:
+        rows: list[Row] = json.loads(path.read_text("utf-8"))["rows"]
+        found = [row["settings"] for row in rows]
+    except (LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a result of this benchmark ({error!r}); choose another file") from error
+    if any(one != settings for one in found):
+        raise ValueError(
+            f"{path} has cells with another recipe, other overrides or another --control-steps; choose another file"
+        )
+    return rows
+
+
 def measure(cell: tuple[str, int, bool], overrides: Sequence[str], control_steps: int | None, folder: str) -> Row:
     """Train and evaluate one cell."""
     domain, seed, is_random = cell
@@ -97,7 +124,7 @@ def measure(cell: tuple[str, int, bool], overrides: Sequence[str], control_steps
     with MultiTurnRLTrainer(RECIPE, overrides=settings, name=name, check=False, quiet=True) as trainer:
         run = completed(trainer)
     row: Row = {"domain": domain, "seed": seed, "random rewards": is_random, "commit": commit(), "machine": machine()}
-    row["overrides"] = list(overrides)
+    row["settings"] = settings_of_cells(overrides, control_steps)
     row["training minutes"] = round((time.monotonic() - began) / 60, 1)
     if is_random:
         found = MultiTurnRLEvaluator(run, policies=["warm_start", "tuned"], quiet=True).evaluate()
@@ -119,9 +146,11 @@ def measure(cell: tuple[str, int, bool], overrides: Sequence[str], control_steps
     }
     graded = {one.name: one for one in fields.evaluations if one.temperature != 0}
     row["fields"] = {name: fmean(one.scores) for name, one in graded.items()}
+    strongest_fields = max((name for name in graded if name != "tuned"), key=lambda name: fmean(graded[name].scores))
+    row["strongest control in fields"] = strongest_fields
     row["by task"] = {
         "success": _pairs(sampled[control_name], sampled["tuned"]),
-        "fields": _pairs(graded[control_name], graded["tuned"]),
+        "fields": _pairs(graded[strongest_fields], graded["tuned"]),
     }
     row["episodes"] = sum(sampled["tuned"].samples)
     row["minutes"] = round((time.monotonic() - began) / 60, 1)
@@ -175,16 +204,16 @@ def main() -> int:
     parser.add_argument("--cells", type=int, metavar="N", help="measure at most N cells, and stop")
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="folder that keeps the runs")
     arguments = parser.parse_args()
-    domains, seeds, overrides, steps = arguments.domains, arguments.seeds, arguments.overrides, arguments.control_steps
+    if arguments.cells is not None and arguments.cells < 1:
+        parser.error(f"--cells is {arguments.cells}, but at least 1 cell is measured")
+    domains, seeds = list(dict.fromkeys(arguments.domains)), list(dict.fromkeys(arguments.seeds))
+    overrides, steps = arguments.overrides, arguments.control_steps
     if arguments.smoke:
         domains, seeds, overrides, steps = [CONTROL_DOMAIN], [0], [*SMALL, *overrides], 2
-    if arguments.resume and arguments.json is None:
-        parser.error("--resume continues the file --json, which is missing")
-    rows: list[Row] = []
-    if arguments.resume and arguments.json.is_file():
-        rows = json.loads(arguments.json.read_text("utf-8"))["rows"]
-        if any(row["overrides"] != overrides for row in rows):
-            parser.error(f"{arguments.json} has cells with other overrides; use another file, or the same overrides")
+    try:
+        rows = kept_cells(arguments.json, settings_of_cells(overrides, steps), resume=arguments.resume)
+    except ValueError as error:
+        parser.error(str(error))
     have = {(row["domain"], row["seed"], row["random rewards"]) for row in rows}
     todo = [cell for cell in cells(domains, seeds) if cell not in have][: arguments.cells]
     code = 0
