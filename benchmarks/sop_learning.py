@@ -31,6 +31,7 @@ from sparring.evaluation.of_run import claim_of_report
 from sparring.evaluation.rescoring import rescore
 from sparring.evaluation.seed_intervals import interval_over_seeds_and_tasks
 from sparring.evaluation.statistics import Interval, paired_difference
+from sparring.models.small import small_model
 from sparring.run_folders import RunFolder
 from sparring.tracking.console import interval
 from sparring.training_run.control import continue_warm_start
@@ -52,8 +53,16 @@ SMALL = (
     "evaluation.eval_group_size=1",
     "environment.max_turns=2",
     "sampling.sampling_max_tokens=16",
+    "model.name=benchmarks.sop_learning:build_small",
+    "model.lora_layers=1",
 )
+"""Settings of a run that is only a test, with a model from scratch."""
 Row = dict[str, Any]
+
+
+def build_small(seed: int) -> tuple[Any, Any]:
+    """Return a small model with random weights, and its tokenizer."""
+    return small_model(seed, sop.DOMAINS[CONTROL_DOMAIN].clerk_log(50), max_positions=1024)
 
 
 def share_of_fields(trajectory: Trajectory) -> float:
