@@ -108,6 +108,7 @@ def shuffled(recipe: Path, seed: int, overrides: Sequence[str], folder: str) -> 
 
 
 def completed(trainer: MultiTurnRLTrainer) -> Path:
+    """Train to the end, and return the folder of the run. Exits if the run stopped before its end."""
     result = trainer.train()
     if result is None or result.status != "completed":
         raise SystemExit(
