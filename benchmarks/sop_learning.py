@@ -1,9 +1,10 @@
 """Measures whether SmolLM2-135M learns the procedures of the domains of sparring.environments.suites.sop.
 
-A cell is one domain with one seed: warm start, RL, the warm start continued for at least as long as RL took, and the
-evaluation of all policies on held-out tasks. A cell with random rewards trains the same recipe on rewards that do not
-depend on the episode. Success is the strict score, and field accuracy is the share of correct fields of the answer.
-The gain is the tuned policy less its strongest control, paired by task and pooled over seeds.
+The first cell of a domain has a warm start, RL, the warm start continued for at least as long as RL took, and the evaluation
+of all policies on held-out tasks. The other cells of the domain, with other seeds or with random rewards, start RL from the
+same warm start, and evaluate their tuned policy on the same tasks. If the run of the first cell is gone, such a cell has a
+warm start of its own. Success is the strict score, and field accuracy is the share of correct fields of the answer. The gain
+is the tuned policy less its strongest control, paired by task and pooled over seeds.
 
 All cells take hours. With --resume, the finished cells in the file --json are kept, and each cell states its own commit and
 machine.
@@ -27,12 +28,12 @@ from sparring import MultiTurnRLEvaluator, MultiTurnRLTrainer, Trajectory
 from sparring.config import load_config
 from sparring.environments.suites import sop
 from sparring.evaluation.evaluation import Evaluation
-from sparring.evaluation.of_run import claim_of_report
 from sparring.evaluation.rescoring import rescore
 from sparring.evaluation.seed_intervals import interval_over_seeds_and_tasks
 from sparring.evaluation.statistics import Interval, paired_difference
 from sparring.models.small import small_model
 from sparring.run_folders import RunFolder
+from sparring.run_folders.run_folder import WARM_START
 from sparring.tracking.console import interval
 from sparring.training_run.control import continue_warm_start
 
@@ -73,10 +74,14 @@ def share_of_fields(trajectory: Trajectory) -> float:
 
 
 def cells(domains: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, int, bool]]:
-    """Return the cells as (domain, seed, whether the rewards are random): first those with several seeds."""
-    several = [(domain, seed, False) for seed in seeds for domain in domains if domain in THREE]
-    random = [(CONTROL_DOMAIN, seed, True) for seed in seeds if CONTROL_DOMAIN in domains]
-    return [*several, *random, *((domain, seeds[0], False) for domain in domains if domain not in THREE)]
+    """Return the cells as (domain, seed, whether the rewards are random): first the domains with several seeds. Cells of
+    one domain are neighbors, because they share a warm start."""
+    found: list[tuple[str, int, bool]] = []
+    for domain in sorted(domains, key=lambda one: one not in THREE):
+        several = seeds if domain in THREE else seeds[:1]
+        found += [(domain, seed, False) for seed in several]
+        found += [(domain, seed, True) for seed in several if domain == CONTROL_DOMAIN]
+    return found
 
 
 def settings_of(domain: str, overrides: Sequence[str]) -> list[str]:
@@ -120,67 +125,103 @@ def kept_cells(path: Path | None, settings: Mapping[str, Any], *, resume: bool) 
     return rows
 
 
-def measure(cell: tuple[str, int, bool], overrides: Sequence[str], control_steps: int | None, folder: str) -> Row:
-    """Train and evaluate one cell."""
+def name_of(domain: str, seed: int, is_random: bool) -> str:
+    """Return the name of the run of a cell."""
+    return f"{domain}-{seed}{'-random' if is_random else ''}"
+
+
+def find_start(rows: Sequence[Row], domain: str, folder: str) -> Row | None:
+    """Return the cell whose warm start another cell of the domain starts from, or None if there is no such run."""
+    for row in rows:
+        is_whole = row["domain"] == domain and row["start"] == row["seed"] and not row["random rewards"]
+        if is_whole and (Path(folder) / name_of(domain, row["seed"], False) / "checkpoints" / WARM_START).is_dir():
+            return row
+    return None
+
+
+def measure(
+    cell: tuple[str, int, bool], rows: Sequence[Row], overrides: Sequence[str], control_steps: int | None, folder: str
+) -> Row:
+    """Train and evaluate one cell. `rows` are the finished cells."""
     domain, seed, is_random = cell
-    began = time.monotonic()
+    began, name = time.monotonic(), name_of(*cell)
     settings = [f"run.runs_dir={folder}", f"run.seed={seed}", *settings_of(domain, overrides)]
-    name = f"{domain}-{seed}"
     if is_random:
-        name += "-random"
         settings.append("reward.reward=sparring.rewards:random_reward")
+    start = find_start(rows, domain, folder)
+    weights = (
+        None if start is None else Path(folder) / name_of(domain, start["seed"], False) / "checkpoints" / WARM_START
+    )
     shutil.rmtree(Path(folder) / name, ignore_errors=True)  # left by an interrupted cell
-    with MultiTurnRLTrainer(RECIPE, overrides=settings, name=name, check=False, quiet=True) as trainer:
+    with MultiTurnRLTrainer(
+        RECIPE, overrides=settings, name=name, model_weights=weights, check=False, quiet=True
+    ) as trainer:
+        temperature = trainer.config.serving_temperature
         run = completed(trainer)
-    row: Row = {"domain": domain, "seed": seed, "random rewards": is_random, "commit": commit(), "machine": machine()}
-    row["settings"] = settings_of_cells(overrides, control_steps)
-    row["training minutes"] = round((time.monotonic() - began) / 60, 1)
-    if is_random:
-        found = MultiTurnRLEvaluator(run, policies=["warm_start", "tuned"], quiet=True).evaluate()
-    else:
+    row: Row = {
+        "domain": domain,
+        "seed": seed,
+        "random rewards": is_random,
+        "start": seed if start is None else start["seed"],
+        "commit": commit(),
+        "machine": machine(),
+        "settings": settings_of_cells(overrides, control_steps),
+        "training minutes": round((time.monotonic() - began) / 60, 1),
+    }
+    policies = ["tuned"]
+    if is_random and start is None:
+        policies = ["warm_start", "tuned"]
+    elif start is None:
+        policies = [one.replace(" ", "_") for one in POLICIES]
         control = continue_warm_start(run, steps=control_steps, quiet=True)
         row |= {"RL seconds": round(control.rl_seconds), "control seconds": round(control.seconds)}
         row |= {"control steps": control.steps, "control validated": dict(control.validated)}
-        found = MultiTurnRLEvaluator(run, quiet=True).evaluate()
+    found = MultiTurnRLEvaluator(run, policies=policies, temperatures=[temperature], quiet=True).evaluate()
     stored = RunFolder(run)
     fields = rescore(stored, load_config(stored.recipe), "benchmarks.sop_learning:share_of_fields")
-    sampled = {one.name: one for one in found.evaluations if one.temperature != 0}
-    strongest = claim_of_report(found).strongest
-    control_name = "warm start" if strongest is None else strongest.control
     row |= {
-        "strongest control": control_name,
-        "temperature": sampled["tuned"].temperature,
-        "success": {name: one.success.mean for name, one in sampled.items()},
-        "turns": {name: fmean(one.turns) for name, one in sampled.items()},
+        "temperature": temperature,
+        "turns": {one.name: fmean(one.turns) for one in found.evaluations},
+        "success": {one.name: _by_task(one) for one in found.evaluations},
+        "fields": {one.name: _by_task(one) for one in fields.evaluations},
+        "episodes": sum(found.evaluations[-1].samples),
+        "minutes": round((time.monotonic() - began) / 60, 1),
     }
-    graded = {one.name: one for one in fields.evaluations if one.temperature != 0}
-    row["fields"] = {name: fmean(one.scores) for name, one in graded.items()}
-    strongest_fields = max((name for name in graded if name != "tuned"), key=lambda name: fmean(graded[name].scores))
-    row["strongest control in fields"] = strongest_fields
-    row["by task"] = {
-        "success": _pairs(sampled[control_name], sampled["tuned"]),
-        "fields": _pairs(graded[strongest_fields], graded["tuned"]),
-    }
-    row["episodes"] = sum(sampled["tuned"].samples)
-    row["minutes"] = round((time.monotonic() - began) / 60, 1)
-    print(f"{name}: {row['success']}, {row['minutes']} min", file=sys.stderr, flush=True)
+    means = {policy: round(mean(row, "success", policy), 3) for policy in row["success"]}
+    print(f"{name}: {means}, {row['minutes']} min", file=sys.stderr, flush=True)
     return row
 
 
-def _pairs(before: Evaluation, after: Evaluation) -> dict[str, list[float]]:
-    """Return the mean scores of two policies by task."""
-    first, second = (dict(zip(one.task_ids, one.scores, strict=True)) for one in (before, after))
-    return {task: [round(first[task], 4), round(second[task], 4)] for task in first if task in second}
+def _by_task(evaluation: Evaluation) -> dict[str, float]:
+    """Return the mean score of each task."""
+    return {task: round(score, 4) for task, score in zip(evaluation.task_ids, evaluation.scores, strict=True)}
 
 
-def gain(rows: Sequence[Row], what: str) -> tuple[Interval, Interval | None]:
-    """Return the gain of the tuned policies over their strongest controls: the interval over tasks of the mean over
-    these seeds, and the interval for other seeds and tasks, or None for a single seed."""
-    tables: list[dict[str, list[float]]] = [row["by task"][what] for row in rows]
-    tasks = [task for task in tables[0] if all(task in one for one in tables)]
-    before, after = ([fmean(one[task][side] for one in tables) for task in tasks] for side in (0, 1))
-    differences = [{task: pair[1] - pair[0] for task, pair in one.items()} for one in tables]
-    return paired_difference(before, after), interval_over_seeds_and_tasks(differences, least=-1.0)
+def mean(row: Row, what: str, policy: str) -> float:
+    """Return the mean score of a policy of a cell. `what` is "success" or "fields"."""
+    return fmean(row[what][policy].values())
+
+
+def controls(row: Row, rows: Sequence[Row], what: str) -> Mapping[str, float]:
+    """Return the scores by task of the control of a cell: the strongest policy that it started from or whose training had no
+    rewards, or the warm start if its own rewards were random."""
+    start = next(
+        one for one in rows if (one["domain"], one["seed"]) == (row["domain"], row["start"]) and len(one[what]) > 1
+    )
+    if row["random rewards"]:
+        return start[what]["warm start"]
+    strongest = max((policy for policy in start[what] if policy != "tuned"), key=lambda one: mean(start, what, one))
+    return start[what][strongest]
+
+
+def gain(rows: Sequence[Row], measured: Sequence[Row], what: str) -> tuple[Interval, Interval | None]:
+    """Return the gain of the tuned policies of `measured` over their controls: the interval over tasks of the mean over
+    these seeds, and the interval for other seeds and tasks, or None for a single seed. `rows` are all cells."""
+    pairs = [(controls(row, rows, what), row[what]["tuned"]) for row in measured]
+    tasks = [task for task in pairs[0][1] if all(task in before and task in after for before, after in pairs)]
+    means = [[fmean(pair[side][task] for pair in pairs) for task in tasks] for side in (0, 1)]
+    differences = [{task: after[task] - before[task] for task in tasks} for before, after in pairs]
+    return paired_difference(*means), interval_over_seeds_and_tasks(differences, least=-1.0)
 
 
 def table(content: Mapping[str, Any]) -> str:
@@ -194,8 +235,11 @@ def table(content: Mapping[str, Any]) -> str:
         rows = [row for row in content["rows"] if row["domain"] == domain and not row["random rewards"]]
         if not rows:
             continue
-        means = [f"{fmean(row['success'][name] for row in rows):.2f}" for name in POLICIES]
-        (success, wider), (fields, _) = gain(rows, "success"), gain(rows, "fields")
+        means = []
+        for policy in POLICIES:
+            scores = [mean(row, "success", policy) for row in rows if policy in row["success"]]
+            means.append(f"{fmean(scores):.2f}")
+        (success, wider), (fields, _) = (gain(content["rows"], rows, what) for what in ("success", "fields"))
         lines.append(
             f"| `{domain}` | {len(rows)} | {' | '.join(means[:-1])} | **{means[-1]}** "
             f"| {interval(success)} | {interval(fields)} | {'' if wider is None else interval(wider)} |"
@@ -229,7 +273,7 @@ def main() -> int:
     with runs_folder(arguments.runs) as folder:
         for cell in todo or [None]:
             if cell is not None:
-                rows.append(measure(cell, overrides, steps, folder))
+                rows.append(measure(cell, rows, overrides, steps, folder))
             code = _report(rows, arguments.json, smoke=arguments.smoke)
     return code
 
@@ -241,12 +285,12 @@ def _report(rows: Sequence[Row], path: Path | None, *, smoke: bool) -> int:
         trained = [row for row in rows if row["domain"] == domain and not row["random rewards"]]
         for what in ("success", "fields"):
             figure = f"{domain}: lower bound of the gain in {what}"
-            figures[figure] = gain(trained, what)[0].low
+            figures[figure] = gain(rows, trained, what)[0].low
             if domain in THREE:
                 targets[figure] = {"at_least": 1e-9}
     if random := [row for row in rows if row["random rewards"]]:
         figure = "lower bound of the gain in success with random rewards"
-        figures[figure] = gain(random, "success")[0].low
+        figures[figure] = gain(rows, random, "success")[0].low
         targets[figure] = {"at_most": 0.0}
     return report(
         "sop_learning",

@@ -57,9 +57,14 @@ def record_segments(
 ) -> list[Segment]:
     """Return the conversation of `record_demonstration`, divided where the available tools change, because the policy
     gets a different prompt from that point on. The last segment has all messages. Raises the same errors."""
-    # This runs in a separate thread, because the caller may run inside an event loop (a notebook).
+    playing = _play(environment_class(), task, messages)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(playing)
+    # The caller runs inside an event loop, for example in a notebook.
     with ThreadPoolExecutor(max_workers=1) as executor:
-        return executor.submit(asyncio.run, _play(environment_class(), task, messages)).result()
+        return executor.submit(asyncio.run, playing).result()
 
 
 async def expert_script(make_environment: Callable[[], Environment], task: Task) -> list[Message]:

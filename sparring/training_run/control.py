@@ -39,8 +39,6 @@ from sparring.types import Sampling
 
 NUM_POINTS = 4
 """The number of validation runs of the control, evenly spaced."""
-SPARE = 1.1
-"""The control's wall time as a multiple of RL's wall time, if it determines the number of steps."""
 NUM_TICKS = 100
 """The number of parts in which progress is shown if the number of steps is not known."""
 
@@ -175,7 +173,7 @@ async def _continue(
     parts.learner.reset_optimizer()
     # The time counts, and not an estimate of the steps, because other programs may slow the machine at any time.
     length = (
-        _Length(steps=max(section.steps, _steps_made(folder)), seconds=SPARE * rl_seconds)
+        _Length(steps=max(section.steps, _steps_made(folder)), seconds=rl_seconds)
         if steps is None
         else _Length(steps=steps)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import TypeAlias
 from sparring.assembly import TrainingParts, find_checkpoint, record_parts
 from sparring.checks.running import gate
 from sparring.checks.running.check_report import CheckReport
+from sparring.config import Config
 from sparring.copies.copier import Copier, open_copier
 from sparring.copies.store import Store
 from sparring.errors import DataError, GateError
@@ -101,8 +103,9 @@ async def _load(loader: Loader, request: TrainRequest, console: Console) -> Load
         await asyncio.to_thread(Store(copy_to).probe)
     if not request.is_checked or request.resume:
         return await _load_model(loader, console)
+    checking = asyncio.to_thread(gate.check_unloaded, loader.recipe, request.overrides, console.announced)
     with console.phase("checking the recipe"):
-        unloaded = await asyncio.to_thread(gate.check_unloaded, loader.recipe, request.overrides, console.announced)
+        unloaded, _ = await asyncio.gather(checking, asyncio.to_thread(_import_libraries, loader.config))
     _stop_on_errors(unloaded, console)
     loaded = await _load_model(loader, console)
     with meter_usage(loaded.folder.path, during="check"):
@@ -110,6 +113,12 @@ async def _load(loader: Loader, request: TrainRequest, console: Console) -> Load
     loaded.folder.record_checks([unloaded.as_json(), report.as_json()])
     _stop_on_errors(report, console)
     return loaded
+
+
+def _import_libraries(config: Config) -> None:
+    """Import the libraries of the model. This takes seconds, in which the checks run in a process of their own."""
+    if config.learner.type == "here":
+        importlib.import_module("sparring.models.pretrained")
 
 
 async def _load_model(loader: Loader, console: Console) -> LoadedRun[TrainingParts]:
