@@ -1,0 +1,79 @@
+"""Which cells of the business domains are measured, and what their gains are compared with."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.sop_learning import CONTROL_DOMAIN, THREE, cells, controls, find_start, gain, kept_cells, name_of
+
+
+def whole_cell(domain: str = CONTROL_DOMAIN, seed: int = 0, **scores: float) -> dict[str, Any]:
+    """Return a cell with a warm start of its own. `scores` are those of both tasks of each policy."""
+    by_task = {name.replace("_", " "): {"a": score, "b": score} for name, score in scores.items()}
+    return {
+        "domain": domain,
+        "seed": seed,
+        "start": seed,
+        "random rewards": False,
+        "success": by_task,
+        "fields": by_task,
+    }
+
+
+def other_cell(seed: int, a: float, b: float, *, is_random: bool = False) -> dict[str, Any]:
+    """Return a cell that started from the warm start of seed 0."""
+    tuned = {"tuned": {"a": a, "b": b}}
+    row = whole_cell(seed=seed)
+    return {**row, "start": 0, "random rewards": is_random, "success": tuned, "fields": tuned}
+
+
+START = whole_cell(base=0.0, warm_start=0.25, warm_start_continued=0.5, tuned=0.75)
+
+
+def test_cells_of_a_domain_are_neighbors_and_the_three_domains_come_first() -> None:
+    found = cells(["content_flagging", *THREE], [0, 1])
+    assert found[:4] == [
+        (CONTROL_DOMAIN, 0, False),
+        (CONTROL_DOMAIN, 1, False),
+        (CONTROL_DOMAIN, 0, True),
+        (CONTROL_DOMAIN, 1, True),
+    ]
+    assert found[-1] == ("content_flagging", 0, False)
+    assert len(found) == 2 * len(THREE) + 2 + 1
+
+
+def test_the_gain_is_over_the_strongest_control_of_the_shared_warm_start() -> None:
+    second = other_cell(1, 1.0, 0.5)
+    rows = [START, second]
+    assert controls(second, rows, "success") == {"a": 0.5, "b": 0.5}
+    over_tasks, over_seeds = gain(rows, rows, "success")
+    # (0.25 + 0.5) / 2 for task a, and (0.25 + 0) / 2 for task b.
+    assert over_tasks.mean == pytest.approx((0.375 + 0.125) / 2)
+    assert over_seeds is not None
+    assert over_seeds.mean == pytest.approx(0.25)
+
+
+def test_random_rewards_are_compared_with_the_warm_start_alone() -> None:
+    row = other_cell(0, 0.25, 0.0, is_random=True)
+    over_tasks, over_seeds = gain([START, row], [row], "success")
+    assert over_tasks.mean == pytest.approx(-0.125)
+    assert over_seeds is None
+
+
+def test_a_cell_shares_a_warm_start_only_while_its_run_is_there(tmp_path: Path) -> None:
+    assert find_start([START], CONTROL_DOMAIN, str(tmp_path)) is None
+    (tmp_path / name_of(CONTROL_DOMAIN, 0, False) / "checkpoints" / "warm_start").mkdir(parents=True)
+    assert find_start([START], CONTROL_DOMAIN, str(tmp_path)) is START
+    assert find_start([START], "content_flagging", str(tmp_path)) is None
+    assert find_start([other_cell(1, 1.0, 1.0)], CONTROL_DOMAIN, str(tmp_path)) is None
+
+
+def test_cells_with_other_settings_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cells.json"
+    path.write_text('{"rows": [{"settings": {"overrides": []}}]}', "utf-8")
+    assert len(kept_cells(path, {"overrides": []}, resume=True)) == 1
+    with pytest.raises(ValueError, match="other overrides"):
+        kept_cells(path, {"overrides": ["run.seed=1"]}, resume=True)
+    with pytest.raises(ValueError, match="--resume"):
+        kept_cells(path, {"overrides": []}, resume=False)
