@@ -17,6 +17,7 @@ import json
 import shutil
 import sys
 import time
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -101,7 +102,8 @@ def settings_of(domain: str, overrides: Sequence[str]) -> list[str]:
 
 def settings_of_cells(overrides: Sequence[str], control_steps: int | None) -> dict[str, Any]:
     """Return what all cells of a file must have in common."""
-    recipe = hashlib.sha256(RECIPE.read_bytes()).hexdigest()
+    content = json.dumps(tomllib.loads(RECIPE.read_text("utf-8")), sort_keys=True)  # without comments
+    recipe = hashlib.sha256(content.encode()).hexdigest()
     return {"overrides": list(overrides), "control steps": control_steps, "recipe": recipe}
 
 

@@ -280,8 +280,14 @@ def _normalized(advantages: Sequence[float], values: Sequence[float], kind: Stan
     equal."""
     if _are_equal(values):
         return [0.0] * len(advantages)
-    deviation = stdev(values) if kind == "unbiased" else pstdev(values)
+    deviation = _deviation(tuple(sorted(values)), kind)
     return [advantage / (deviation + EPSILON) for advantage in advantages]
+
+
+@functools.lru_cache(maxsize=4096)
+def _deviation(values: tuple[float, ...], kind: StandardDeviation) -> float:
+    """Return the standard deviation. It is computed exactly, which is slow, but many groups have the same few rewards."""
+    return stdev(values) if kind == "unbiased" else pstdev(values)
 
 
 def _whitened(groups: Sequence[Group], advantages: Advantages) -> Advantages:
