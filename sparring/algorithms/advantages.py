@@ -284,7 +284,7 @@ def _normalized(advantages: Sequence[float], values: Sequence[float], kind: Stan
     return [advantage / (deviation + EPSILON) for advantage in advantages]
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=512)
 def _deviation(values: tuple[float, ...], kind: StandardDeviation) -> float:
     """Return the standard deviation. It is computed exactly, which is slow, but many groups have the same few rewards."""
     return stdev(values) if kind == "unbiased" else pstdev(values)

@@ -58,13 +58,21 @@ def record_segments(
     """Return the conversation of `record_demonstration`, divided where the available tools change, because the policy
     gets a different prompt from that point on. The last segment has all messages. Raises the same errors."""
     playing = _play(environment_class(), task, messages)
+    if not _is_in_event_loop():
+        # The factory keeps the thread's own event loop, which `asyncio.run` would replace by None.
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            return runner.run(playing)
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        return executor.submit(asyncio.run, playing).result()
+
+
+def _is_in_event_loop() -> bool:
+    """Return whether the caller runs inside an event loop, for example in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(playing)
-    # The caller runs inside an event loop, for example in a notebook.
-    with ThreadPoolExecutor(max_workers=1) as executor:
-        return executor.submit(asyncio.run, playing).result()
+        return False
+    return True
 
 
 async def expert_script(make_environment: Callable[[], Environment], task: Task) -> list[Message]:

@@ -103,9 +103,11 @@ async def _load(loader: Loader, request: TrainRequest, console: Console) -> Load
         await asyncio.to_thread(Store(copy_to).probe)
     if not request.is_checked or request.resume:
         return await _load_model(loader, console)
-    checking = asyncio.to_thread(gate.check_unloaded, loader.recipe, request.overrides, console.announced)
     with console.phase("checking the recipe"):
-        unloaded, _ = await asyncio.gather(checking, asyncio.to_thread(_import_libraries, loader.config))
+        unloaded, _ = await asyncio.gather(
+            asyncio.to_thread(gate.check_unloaded, loader.recipe, request.overrides, console.announced),
+            asyncio.to_thread(_import_libraries, loader.config),
+        )
     _stop_on_errors(unloaded, console)
     loaded = await _load_model(loader, console)
     with meter_usage(loaded.folder.path, during="check"):
@@ -116,9 +118,10 @@ async def _load(loader: Loader, request: TrainRequest, console: Console) -> Load
 
 
 def _import_libraries(config: Config) -> None:
-    """Import the libraries of the model. This takes seconds, in which the checks run in a process of their own."""
+    """Import the libraries of the model, which takes seconds. Meanwhile, the checks run in a separate process."""
     if config.learner.type == "here":
-        importlib.import_module("sparring.models.pretrained")
+        with suppress(ImportError):  # loading the model reports it
+            importlib.import_module("sparring.models.pretrained")
 
 
 async def _load_model(loader: Loader, console: Console) -> LoadedRun[TrainingParts]:

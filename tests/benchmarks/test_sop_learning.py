@@ -1,11 +1,12 @@
 """Which cells of the business domains are measured, and what their gains are compared with."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.sop_learning import CONTROL_DOMAIN, THREE, cells, controls, find_start, gain, kept_cells, name_of
+from benchmarks.sop_learning import CONTROL_DOMAIN, THREE, cells, controls, find_start, gain, kept_cells, warm_start_of
 
 
 def whole_cell(domain: str = CONTROL_DOMAIN, seed: int = 0, **scores: float) -> dict[str, Any]:
@@ -61,12 +62,22 @@ def test_random_rewards_are_compared_with_the_warm_start_alone() -> None:
     assert over_seeds is None
 
 
+def test_random_rewards_with_an_own_warm_start_are_compared_with_it() -> None:
+    row = {**whole_cell(warm_start=0.75, tuned=0.5), "random rewards": True}
+    assert controls(row, [START, row], "success") == {"a": 0.75, "b": 0.75}
+
+
 def test_a_cell_shares_a_warm_start_only_while_its_run_is_there(tmp_path: Path) -> None:
-    assert find_start([START], CONTROL_DOMAIN, str(tmp_path)) is None
-    (tmp_path / name_of(CONTROL_DOMAIN, 0, False) / "checkpoints" / "warm_start").mkdir(parents=True)
-    assert find_start([START], CONTROL_DOMAIN, str(tmp_path)) is START
-    assert find_start([START], "content_flagging", str(tmp_path)) is None
+    checkpoint = warm_start_of(CONTROL_DOMAIN, 0, str(tmp_path))
+    row = {**START, "warm start sha256": hashlib.sha256(b"{}").hexdigest()}
+    assert find_start([row], CONTROL_DOMAIN, str(tmp_path)) is None
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_bytes(b"{}")
+    assert find_start([row], CONTROL_DOMAIN, str(tmp_path)) is row
+    assert find_start([row], "content_flagging", str(tmp_path)) is None
     assert find_start([other_cell(1, 1.0, 1.0)], CONTROL_DOMAIN, str(tmp_path)) is None
+    (checkpoint / "manifest.json").write_bytes(b"{ }")
+    assert find_start([row], CONTROL_DOMAIN, str(tmp_path)) is None
 
 
 def test_cells_with_other_settings_are_refused(tmp_path: Path) -> None:

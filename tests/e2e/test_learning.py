@@ -17,7 +17,7 @@ def test_pointer_chase_learns_what_the_demonstrations_do_not_teach(tmp_path: Pat
     overrides = [
         f"run.runs_dir={tmp_path}",
         f"rollout.max_steps_off_policy={max_steps_off_policy}",
-        # A third of the steps of the recipe, and one episode of each task, show it.
+        # Two thirds of the steps of the recipe, and one episode of each task, show it.
         "schedule.max_steps=20",
         "schedule.val_every=0",
         "evaluation.eval_group_size=1",
