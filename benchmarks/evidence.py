@@ -107,9 +107,9 @@ def shuffled(recipe: Path, seed: int, overrides: Sequence[str], folder: str) -> 
     return {"seed": seed, "warm start": measured["warm start"], "tuned": measured["tuned"]}
 
 
-def completed(trainer: MultiTurnRLTrainer) -> Path:
+def completed(trainer: MultiTurnRLTrainer, *, resume: bool = False) -> Path:
     """Train to the end, and return the folder of the run. Exits if the run stopped before its end."""
-    result = trainer.train()
+    result = trainer.train(resume=resume)
     if result is None or result.status != "completed":
         raise SystemExit(
             f"{trainer.folder and trainer.folder.path}: the run stopped before its end, so nothing was measured"

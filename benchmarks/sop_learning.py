@@ -8,7 +8,7 @@ is the tuned policy less its strongest control, paired by task and pooled over s
 policy less the warm start.
 
 All cells take hours. With --resume, the finished cells in the file --json are kept, and each cell states its own commit and
-machine.
+machine. With --runs, an interrupted cell goes on from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def measure(
 ) -> Row:
     """Train and evaluate one cell. `rows` are the finished cells."""
     domain, seed, is_random = cell
-    began, name = time.monotonic(), name_of(*cell)
+    began, name, common = time.monotonic(), name_of(*cell), settings_of_cells(overrides, control_steps)
     settings = [*settings_of(domain, overrides), f"run.runs_dir={folder}", f"run.seed={seed}"]
     if is_random:
         settings.append("reward.reward=sparring.rewards:random_reward")
@@ -163,12 +163,16 @@ def measure(
     weights = (
         None if start is None else Path(folder) / name_of(domain, start["seed"], False) / "checkpoints" / WARM_START
     )
-    shutil.rmtree(Path(folder) / name, ignore_errors=True)  # left by an interrupted cell
-    with MultiTurnRLTrainer(
-        RECIPE, overrides=settings, name=name, model_weights=weights, check=False, quiet=True
-    ) as trainer:
+    run, is_resumed = Path(folder) / name, _is_interrupted(Path(folder) / name, common)
+    if is_resumed:
+        trainer = MultiTurnRLTrainer.attach(run, quiet=True)
+    else:
+        trainer = MultiTurnRLTrainer(
+            RECIPE, overrides=settings, name=name, model_weights=weights, check=False, quiet=True
+        )
+    with trainer:
         temperature = trainer.config.serving_temperature
-        run = completed(trainer)
+        run = completed(trainer, resume=is_resumed)
     row: Row = {
         "domain": domain,
         "seed": seed,
@@ -176,9 +180,9 @@ def measure(
         "start": seed if start is None else start["seed"],
         "commit": commit(),
         "machine": machine(),
-        "settings": settings_of_cells(overrides, control_steps),
+        "settings": common,
+        "resumed": is_resumed,
         "RL seconds": round(training_seconds(run / "metrics.jsonl")),
-        "training minutes": round((time.monotonic() - began) / 60, 1),
     }
     policies = ["tuned"]
     if is_random and start is None:
@@ -206,6 +210,18 @@ def measure(
     means = {policy: round(mean(row, "success", policy), 3) for policy in row["success"]}
     print(f"{name}: {means}, {row['minutes']} min", file=sys.stderr, flush=True)
     return row
+
+
+def _is_interrupted(run: Path, settings: Mapping[str, Any]) -> bool:
+    """Return whether an earlier sitting began this run with the same settings. Otherwise, delete what is in its way, and
+    note the settings for a later sitting."""
+    note = run.with_name(f"{run.name}.settings.json")
+    if RunFolder.is_run(run) and note.is_file() and json.loads(note.read_text("utf-8")) == settings:
+        return True
+    shutil.rmtree(run, ignore_errors=True)
+    run.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(json.dumps(settings), "utf-8")
+    return False
 
 
 def _by_task(evaluation: Evaluation) -> dict[str, float]:
