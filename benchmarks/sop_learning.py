@@ -160,10 +160,9 @@ def measure(
     if is_random:
         settings.append("reward.reward=sparring.rewards:random_reward")
     start = find_start(rows, domain, folder)
-    weights = (
-        None if start is None else Path(folder) / name_of(domain, start["seed"], False) / "checkpoints" / WARM_START
-    )
-    run, is_resumed = Path(folder) / name, _is_interrupted(Path(folder) / name, common)
+    weights = None if start is None else warm_start_of(domain, start["seed"], folder)
+    run = Path(folder) / name
+    is_resumed = _is_interrupted(run, {**common, "start": None if start is None else start["warm start sha256"]})
     if is_resumed:
         trainer = MultiTurnRLTrainer.attach(run, quiet=True)
     else:
@@ -213,8 +212,8 @@ def measure(
 
 
 def _is_interrupted(run: Path, settings: Mapping[str, Any]) -> bool:
-    """Return whether an earlier sitting began this run with the same settings. Otherwise, delete what is in its way, and
-    note the settings for a later sitting."""
+    """Return whether an earlier sitting began this run with the same settings and the same warm start. Otherwise, delete
+    what is in its way, and note the settings for a later sitting."""
     note = run.with_name(f"{run.name}.settings.json")
     if RunFolder.is_run(run) and note.is_file() and json.loads(note.read_text("utf-8")) == settings:
         return True
