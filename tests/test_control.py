@@ -24,7 +24,7 @@ from sparring.ledger import Ledger
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import warm_start
 from sparring.training.learner import AdamWState
-from sparring.training_run import control
+from sparring.training_run import control, rl_time
 from sparring.training_run.control import Control
 
 ROOT = Path(__file__).parents[1]
@@ -120,7 +120,7 @@ def test_without_a_number_it_lasts_longer_than_rl_on_a_machine_that_becomes_fast
         return step(*arguments)
 
     monkeypatch.setattr(warm_start, "_supervised_step", take)
-    monkeypatch.setattr(control, "training_seconds", lambda _: 5.0)
+    monkeypatch.setattr(rl_time, "training_seconds", lambda _: 5.0)
     made = sparring("control", str(run), "--json")
     assert made.exit_code == 0, made.output
     found = json.loads(made.stdout)

@@ -28,6 +28,12 @@ def control(
             "longer.",
         ),
     ] = None,
+    during_training: Annotated[
+        bool,
+        typer.Option(
+            "--during-training", help="Start while another process trains the run, and end after RL; for idle cores."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Continue a run's warm start for at least as long as RL took. `sparring eval` then shows whether RL did better
@@ -35,7 +41,7 @@ def control(
     from sparring.training_run.control import continue_warm_start
 
     path = resolve_run(run)
-    made = continue_warm_start(path, steps=steps, quiet=as_json)
+    made = continue_warm_start(path, steps=steps, during_training=during_training, quiet=as_json)
     if as_json:
         print_json({"run": str(path), **asdict(made)})
     else:

@@ -16,6 +16,7 @@ from sparring.cli.control import show_control
 from sparring.cli.tables import show_evaluations
 from sparring.config import load_config
 from sparring.errors import UsageError
+from sparring.tracking import Console
 
 if TYPE_CHECKING:
     from sparring.evaluation.report import EvaluationReport
@@ -73,18 +74,21 @@ def _train_and_evaluate(recipe: Path, changes: list[str], as_json: bool) -> Eval
     from sparring.evaluator import MultiTurnRLEvaluator
     from sparring.trainer import MultiTurnRLTrainer
     from sparring.training_run.control import continue_warm_start
+    from sparring.training_run.parallel_control import ParallelControl
 
-    with MultiTurnRLTrainer(recipe, overrides=changes, quiet=as_json) as trainer:
-        result = trainer.train()
-    assert result is not None, "only a dry run returns no result"
-    if result.status != "completed":
-        resume = f"sparring train --resume {shlex.quote(str(result.run))}"
-        if as_json:
-            print_json({"run": str(result.run), "status": result.status, "step": result.step})
-        else:
-            say(f"{result.run} is {result.status}; next: {resume}")
-        return None
-    control = continue_warm_start(result.run, quiet=as_json)
+    trainer = MultiTurnRLTrainer(recipe, overrides=changes, quiet=as_json)
+    with ParallelControl(trainer.config, lambda: trainer.folder, Console(quiet=as_json)) as parallel:
+        with trainer:
+            result = trainer.train()
+        assert result is not None, "only a dry run returns no result"
+        if result.status != "completed":
+            resume = f"sparring train --resume {shlex.quote(str(result.run))}"
+            if as_json:
+                print_json({"run": str(result.run), "status": result.status, "step": result.step})
+            else:
+                say(f"{result.run} is {result.status}; next: {resume}")
+            return None
+        control = parallel.wait() or continue_warm_start(result.run, quiet=as_json)
     if not as_json:
         show_control(control, result.run)
     return MultiTurnRLEvaluator(result.run, quiet=as_json).evaluate()

@@ -23,7 +23,7 @@ from sparring.errors import DiskError
 from sparring.ledger.reading import back_up
 from sparring.run_folders import RunFolder
 from sparring.run_folders.links import leads_outside
-from sparring.run_folders.run_folder import ENGINE, LEDGER, LOCK, PAUSE, STOP
+from sparring.run_folders.run_folder import CONTROL_LOCK, ENGINE, LEDGER, LOCK, PAUSE, STOP
 from sparring.runtime.faults import fault_point
 from sparring.runtime.private_files import create_folder
 from sparring.training.disk_space import measure_free_bytes
@@ -33,7 +33,19 @@ CLAIM = "copy.json"
 """The file of a run folder that states which copy it writes. It is not copied."""
 CHECKPOINTS = ("checkpoints", "controls", "set_aside")
 _LEFT_OUT = frozenset(
-    {ENGINE, "learner", LOCK, STOP, PAUSE, CLAIM, "mlflow.lock", "tensorboard.lock", "wandb.lock", "wandb"}
+    {
+        ENGINE,
+        "learner",
+        LOCK,
+        CONTROL_LOCK,
+        STOP,
+        PAUSE,
+        CLAIM,
+        "mlflow.lock",
+        "tensorboard.lock",
+        "wandb.lock",
+        "wandb",
+    }
 )
 """Entries of a run folder that belong to its processes, or that they write again."""
 _RESERVE_BYTES = 64 * 2**20

@@ -66,6 +66,8 @@ ENGINE = "engine"
 """The folder for files of the servers that a run starts."""
 WARM_START = "warm_start"
 """The name of the checkpoint that RL starts from, next to the numbered checkpoints."""
+CONTROL_LOCK = "control.lock"
+"""The lock of the process that trains a control."""
 CONTINUED = "warm_start_continued"
 """The name of the control, among `controls`, that continues imitation for as long as RL took."""
 UNFINISHED = ".part"
@@ -424,10 +426,10 @@ class RunFolder:
 
 
 @contextmanager
-def hold_lock(folder: Path, refusal: SparringError) -> Iterator[None]:
-    """Lock a folder for the duration of a `with` block. The operating system releases the lock when the process ends.
-    Raises `refusal` if it is already locked."""
-    with open_private(folder / LOCK, "a") as file:
+def hold_lock(folder: Path, refusal: SparringError, *, name: str = LOCK) -> Iterator[None]:
+    """Lock a folder for the duration of a `with` block, or a part of its work with the lock `name`. The operating system
+    releases the lock when the process ends. Raises `refusal` if it is already locked."""
+    with open_private(folder / name, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

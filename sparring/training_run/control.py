@@ -10,6 +10,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,23 +23,25 @@ from sparring.assembly import (
     refuse_another_control,
     refuse_training,
 )
-from sparring.config import load_config
+from sparring.config import Config, load_config
 from sparring.config.sections import WarmStartSection
 from sparring.errors import UsageError
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.run_folders import RunFolder
-from sparring.run_folders.run_folder import CONTINUED, WARM_START
-from sparring.run_folders.stored import training_seconds
+from sparring.run_folders.run_folder import CONTINUED, CONTROL_LOCK, WARM_START, hold_lock
 from sparring.runtime import event_loop, interrupts
 from sparring.runtime.json_values import parse_json
 from sparring.tracking import Console
 from sparring.training import checkpoints
 from sparring.training.warm_start import run_supervised_steps
 from sparring.training_run.loading import LoadedRun, RunLoader
+from sparring.training_run.rl_time import RLTime
 from sparring.types import Sampling
 
 NUM_POINTS = 4
 """The number of validation runs of the control, evenly spaced."""
+MOST_BEFORE_END = 0.999
+"""The largest share of a control that is done before RL has ended."""
 NUM_TICKS = 100
 """The number of parts in which progress is shown if the number of steps is not known."""
 
@@ -62,10 +65,15 @@ class Control:
 
 
 def continue_warm_start(
-    run: str | Path, *, steps: int | None = None, overrides: Sequence[str] = (), quiet: bool = False
+    run: str | Path,
+    *,
+    steps: int | None = None,
+    during_training: bool = False,
+    overrides: Sequence[str] = (),
+    quiet: bool = False,
 ) -> Control:
-    """Continue the warm start of a trained run. Of several points, keep the one with the best validation result as the
-    run's control.
+    """Continue the warm start of a run. Of several points, keep the one with the best validation result as the run's
+    control.
 
     The call blocks. The optimizer is new, and the learning rate falls from `warm_start.learning_rate` to 0. Success is
     validated at the recipe's serving temperature. If `steps` is None, the recipe's `warm_start.control_steps` applies.
@@ -73,11 +81,15 @@ def continue_warm_start(
     `sparring eval` and MultiTurnRLEvaluator evaluate the control in addition to the other policies. `overrides` change
     the run's recipe.
 
+    By default, the run must have been trained before. With `during_training`, another process trains the run: the control
+    starts from the warm start as soon as it is saved, and ends after RL. On cores that are idle, this takes no extra time.
+
     If the training of a control is interrupted, it starts again from the warm start, because its learning rate depends
     on the steps and the time that are left. The run keeps its earlier control until the new one is complete.
 
     Raises UsageError if the run has no warm start, if the recipe differs from the trained one, or if a control with
-    more steps exists. Raises DataError if the warm start's checkpoint is missing or damaged.
+    more steps exists. With `during_training`, it is also raised if the run fails or nothing trains it, and if its engine or
+    learner is not in its process. Raises DataError if the warm start's checkpoint is missing or damaged.
     """
     if steps is not None and steps < 1:
         raise UsageError(
@@ -93,22 +105,42 @@ def continue_warm_start(
             f"{folder.recipe} has no warm start that could be continued; add [warm_start] and train the recipe. Without "
             "demonstrations, the base model is the control."
         )
-    if not (folder.checkpoints / WARM_START).is_dir():
+    steps = steps or section.control_steps
+    if during_training:
+        _refuse_shared_servers(config, folder)
+    elif not (folder.checkpoints / WARM_START).is_dir():
         raise UsageError(
             f"{folder.path} has not finished its warm start: the run ended earlier, or it started from the weights of another "
             f"run. Continue the run with `sparring train --resume {folder.path}`, or create the control of the other run."
         )
-    steps = steps or section.control_steps
     _refuse_shorter(folder, steps)
-    with RunLoader(load_training_parts, folder.recipe, config, console=console) as loader, folder.lock_for_training():
+    loader = RunLoader(load_training_parts, folder.recipe, config, console=console)
+    with loader, _locked_control(folder), nullcontext() if during_training else folder.lock_for_training():
+        rl = RLTime(folder, max_steps=config.schedule.max_steps, is_running=during_training)
+        rl.wait_for_start()
         loader.use_folder(folder)
         loaded = event_loop.submit(loader.load()).result()
         refuse_another_control(loaded.parts, folder, config)
         try:
-            return interrupts.run(_continue(loaded, section, steps, console))
+            return interrupts.run(_continue(loaded, section, steps, rl, console))
         except KeyboardInterrupt:
             console.announced(_describe_interruption(folder))
             raise
+
+
+def _refuse_shared_servers(config: Config, folder: RunFolder) -> None:
+    """Raise UsageError if the run and its control would need the same servers."""
+    if config.engine.type != "torch" or config.learner.type != "here":
+        raise UsageError(
+            f"the control of {folder.path} cannot be trained during its training, because both would use the same servers "
+            f"(engine.type={config.engine.type}, learner.type={config.learner.type}); create the control after the training."
+        )
+
+
+def _locked_control(folder: RunFolder) -> AbstractContextManager[None]:
+    """Lock the control of a run. Raises UsageError if another process trains it."""
+    refusal = UsageError(f"another process trains the control of {folder.path}; wait for its end.")
+    return hold_lock(folder.path, refusal, name=CONTROL_LOCK)
 
 
 def _describe_interruption(folder: RunFolder) -> str:
@@ -117,34 +149,48 @@ def _describe_interruption(folder: RunFolder) -> str:
     return f"the control was stopped before its last step, so {earlier}; run the command again to start from the warm start"
 
 
-def _steps_made(folder: RunFolder) -> int:
-    """Return the steps of the run's control, or 0 without a control whose files can be read."""
+def read_control(folder: RunFolder) -> Control | None:
+    """Return the control of a run, or None if there is none with readable files."""
     try:
-        return int(parse_json((folder.controls / CONTINUED / "state.json").read_text("utf-8"))["steps"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return 0
+        state = parse_json((folder.controls / CONTINUED / "state.json").read_text("utf-8"))
+        return Control(
+            steps=int(state["steps"]),
+            seconds=float(state["seconds"]),
+            rl_seconds=float(state["rl_seconds"]),
+            validated={int(step): float(score) for step, score in state["validated"].items()},
+            best_step=int(state["best_step"]),
+            fingerprint=str(state["fingerprint"]),
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
 
 
 def _refuse_shorter(folder: RunFolder, steps: int | None) -> None:
     """Raise UsageError if a control with more steps would be lost. A control with unreadable files may be replaced."""
-    made = _steps_made(folder)
-    if steps is not None and steps < made:
+    made = read_control(folder)
+    if steps is not None and made is not None and steps < made.steps:
         raise UsageError(
-            f"{folder.controls / CONTINUED} is a control of {made} steps, and a shorter control of {steps} steps would replace "
-            f"it; give --steps {made} or more, or delete that folder first."
+            f"{folder.controls / CONTINUED} is a control of {made.steps} steps, and a shorter control of {steps} steps would "
+            f"replace it; give --steps {made.steps} or more, or delete that folder first."
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Length:
-    """How long a control is: this many steps, or at least this many steps and seconds."""
+    """How long a control is: this many steps, or at least this many steps and as long as RL."""
 
     steps: int
-    seconds: float = 0.0
+    rl: RLTime | None = None
 
     def share(self, step: int, seconds: float) -> float:
         """Return the share that is done after these steps and seconds. It is 1 or more at the end."""
-        return min(step / self.steps, seconds / self.seconds) if self.seconds else step / self.steps
+        share = step / self.steps
+        if self.rl is None:
+            return share
+        is_final = self.rl.is_final  # asked first, because the time may become final at any moment
+        if self.rl.seconds:
+            share = min(share, seconds / self.rl.seconds)
+        return share if is_final else min(share, MOST_BEFORE_END)
 
 
 class _Stopwatch:
@@ -163,20 +209,18 @@ class _Stopwatch:
 
 
 async def _continue(
-    loaded: LoadedRun[TrainingParts], section: WarmStartSection, steps: int | None, console: Console
+    loaded: LoadedRun[TrainingParts], section: WarmStartSection, steps: int | None, rl: RLTime, console: Console
 ) -> Control:
     """Take the supervised steps, and keep the weights of the best point."""
     parts, folder = loaded.parts, loaded.folder
-    rl_seconds = training_seconds(folder.path / "metrics.jsonl")
     conversations = load_demonstrations(parts, section.num_demonstrations, section.demonstrations)
+    await rl.wait_for_warm_start()
     parts.learner.load_weights(load_checkpoint_weights(folder.checkpoints / WARM_START, parts.policy))
     parts.learner.reset_optimizer()
     # The time counts, and not an estimate of the steps, because other programs may slow the machine at any time.
-    length = (
-        _Length(steps=max(section.steps, _steps_made(folder)), seconds=rl_seconds)
-        if steps is None
-        else _Length(steps=steps)
-    )
+    earlier = read_control(folder)
+    least = max(section.steps, 0 if earlier is None else earlier.steps)
+    length = _Length(steps=least, rl=rl) if steps is None else _Length(steps=steps)
     start = await _validate(loaded, 0)
     scores = {0: start.success.mean}
     best, kept, fingerprint = 0, parts.learner.export_state(), start.fingerprint
@@ -207,8 +251,9 @@ async def _continue(
                 best, kept, fingerprint = step, parts.learner.export_state(), validated.fingerprint
             if share >= 1:
                 stop.set()
+    await rl.wait_for_end()
     control = Control(
-        steps=step, seconds=seconds, rl_seconds=rl_seconds, validated=scores, best_step=best, fingerprint=fingerprint
+        steps=step, seconds=seconds, rl_seconds=rl.seconds, validated=scores, best_step=best, fingerprint=fingerprint
     )
     # Saved together with the weights, so that a crash leaves an earlier control intact.
     checkpoints.save(folder.controls, CONTINUED, kept, {"step": 0, **asdict(control)})
