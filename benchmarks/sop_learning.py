@@ -323,11 +323,14 @@ def _report(rows: Sequence[Row], path: Path | None, *, smoke: bool) -> int:
             figures[figure] = gain(rows, trained, what)[0].low
             if domain in THREE:
                 targets[figure] = {"at_least": 1e-9}
-    if trained := [row for row in rows if not row["random rewards"]]:
+    if own := [row for row in rows if "control seconds" in row]:
+        # Other cells may have run beside other programs.
         figure = "least seconds of a control for each second of RL"
-        figures[figure] = min(start_of(row, rows)["control seconds"] / max(1, row["RL seconds"]) for row in trained)
+        figures[figure] = min(row["control seconds"] / max(1, row["RL seconds"]) for row in own)
         targets[figure] = {"at_least": 1.0}
-    if random := [row for row in rows if row["random rewards"]]:
+    random = [row for row in rows if row["random rewards"]]
+    num_cells = {"rewards": len(rows) - len(random), "random rewards": len(random)}
+    if random:
         figure = "lower bound of the gain in success with random rewards"
         figures[figure] = gain(rows, random, "success")[0].low
         targets[figure] = {"at_most": 0.0}
@@ -337,7 +340,7 @@ def _report(rows: Sequence[Row], path: Path | None, *, smoke: bool) -> int:
         figures=figures,
         targets=targets,
         path=path,
-        sides={"cells": len(rows)},
+        sides={f"cells with {kind}": num for kind, num in num_cells.items() if num},
         smoke=smoke,
     )
 

@@ -1,10 +1,12 @@
 """The control of a run that another process trains at the same time."""
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +17,13 @@ import pytest
 from sparring.config import Config, load_config
 from sparring.errors import SparringError, UsageError
 from sparring.ledger import Ledger
+from sparring.ledger.states import CONTROL_LABEL
 from sparring.run_folders import RunFolder
-from sparring.run_folders.run_folder import CONTROL_LOCK, hold_lock
+from sparring.run_folders.run_folder import CONTROL_LOCK, WARM_START, hold_lock
 from sparring.run_folders.stored import training_seconds
 from sparring.tracking import Console
 from sparring.trainer import MultiTurnRLTrainer
-from sparring.training_run import parallel_control, rl_time
+from sparring.training_run import control, parallel_control, rl_time
 from sparring.training_run.control import continue_warm_start, read_control
 from sparring.training_run.parallel_control import OUTPUT, ParallelControl, has_idle_cores
 from sparring.training_run.rl_time import RLTime
@@ -29,10 +32,9 @@ from tests.test_control import MARK, ROOT, SMALL, marked, sparring, until
 CHASE = ROOT / "recipes" / "pointer_chase"
 
 
-def new_run(path: Path) -> RunFolder:
-    return RunFolder.create(
-        load_config(CHASE / "recipe.toml", [f"run.runs_dir={path}"]), CHASE / "recipe.toml", name="run"
-    )
+def new_run(path: Path, *overrides: str) -> RunFolder:
+    recipe = CHASE / "recipe.toml"
+    return RunFolder.create(load_config(recipe, [f"run.runs_dir={path}", *overrides]), recipe, name="run")
 
 
 def take_steps(run: RunFolder, *seconds: float) -> None:
@@ -58,42 +60,103 @@ def test_the_expected_time_of_rl_extrapolates_its_steps_until_it_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rl_time, "REFRESH_SECONDS", 0.0)
-    run = new_run(tmp_path)
+    monkeypatch.setattr(rl_time, "READING_SHARE", 1e9)
+    run = new_run(tmp_path, "schedule.max_steps=4")
     run.set_status("running", step=0)
-    rl = RLTime(run, max_steps=4, is_running=True)
-    assert (rl.seconds, rl.is_final) == (float("inf"), False)
-    take_steps(run, 3.0, 5.0)
-    assert (rl.seconds, rl.is_final) == (16.0, False)
-    take_steps(run, 3.0, 5.0, 1.0)
-    run.set_status("completed", step=3)  # of fewer steps than planned
-    assert (rl.seconds, rl.is_final) == (9.0, True)
-    assert RLTime(run, max_steps=4, is_running=False).seconds == 9.0
+    (run.checkpoints / WARM_START).mkdir(parents=True)
+    with RLTime(run, is_running=True) as rl:
+        assert (rl.seconds, rl.is_final) == (float("inf"), False)
+        take_steps(run, 3.0, 5.0)
+        assert (rl.seconds, rl.is_final) == (16.0, False)
+        take_steps(run, 3.0, 5.0, 1.0)
+        run.set_status("completed", step=3)  # of fewer steps than planned
+        with run.lock_for_training():  # its process has not ended yet, or another one resumes it
+            assert (rl.seconds, rl.is_final) == (12.0, False)
+        assert (rl.seconds, rl.is_final) == (9.0, True)
+        with pytest.raises(UsageError, match="already being trained"), run.lock_for_training():
+            pass
+    with RLTime(run, is_running=False) as rl:
+        assert (rl.seconds, rl.is_final) == (9.0, True)
 
 
 @pytest.mark.parametrize("status", ["failed", "running"])
 def test_a_run_that_nothing_trains_has_no_time(tmp_path: Path, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rl_time, "RESTART_SECONDS", 0.0)
     run = new_run(tmp_path)
     run.set_status(status)
     stored = json.loads((run.path / "status.json").read_text())
     stored["process"]["started"] = "before this boot"
     (run.path / "status.json").write_text(json.dumps(stored))
-    with pytest.raises(
-        UsageError, match=f"is {'interrupted' if status == 'running' else 'failed'}, and no process trains it"
+    shown = "interrupted" if status == "running" else "failed"
+    with (
+        RLTime(run, is_running=True) as rl,
+        pytest.raises(UsageError, match=f"is {shown}, and no process trains it"),
     ):
-        RLTime(run, max_steps=4, is_running=True).wait_for_start()
+        rl.wait_for_start()
+
+
+def test_a_run_that_ends_in_its_warm_start_has_no_control(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    run.set_status("stopped", step=0)
+    with RLTime(run, is_running=True) as rl, pytest.raises(UsageError, match="ended before its warm start"):
+        asyncio.run(rl.wait_for_warm_start())
+
+
+class GivenTime:
+    """An RL of given times."""
+
+    def __init__(self) -> None:
+        self.seconds, self.is_final = float("inf"), False
+
+
+def test_the_learning_rate_falls_with_rl_and_in_the_end_although_rl_ends_early() -> None:
+    rl = GivenTime()
+    length = control._Length(10, rl, is_counted=False)  # type: ignore[arg-type]
+    assert length.share(1, 5.0) == 0.0  # before the first step of RL
+    rl.seconds = 40.0
+    assert length.share(10, 10.0) == 0.25
+    assert length.share(5, 30.0) == 0.5  # of the least number of steps
+    assert length.share(20, 30.0) == 0.75
+    assert length.share(30, 50.0) == control.MOST_BEFORE_END
+    assert length.is_waiting
+    rl.seconds = 100.0  # RL takes longer than expected
+    assert length.share(30, 50.0) == 0.5
+    assert not length.is_waiting
+    rl.seconds, rl.is_final = (
+        60.0,
+        True,
+    )  # it ends early: half of the fall is left, which takes at least an eighth of RL's time
+    assert length.share(30, 55.0) == pytest.approx(0.75)
+    assert length.share(30, 60.0) == pytest.approx(1.0)
+    rl.seconds = 40.0
+    assert length.share(30, 55.0) == pytest.approx(1.0)
+    assert length.share(30, 52.5) == pytest.approx(0.75)
+
+
+def test_a_control_after_training_falls_by_its_time() -> None:
+    rl = GivenTime()
+    rl.seconds, rl.is_final = 40.0, True
+    length = control._Length(10, rl, is_counted=False)  # type: ignore[arg-type]
+    assert [length.share(20, seconds) for seconds in (10.0, 20.0, 40.0)] == [0.25, 0.5, 1.0]
+    assert length.share(5, 40.0) == 0.5
+    counted = control._Length(1000, rl, is_counted=True)  # type: ignore[arg-type]
+    assert counted.share(999, 1.0) == 0.999
+    assert not counted.is_waiting
 
 
 def test_a_control_during_training_starts_at_the_warm_start_and_ends_after_rl(tmp_path: Path) -> None:
     with training(tmp_path, "schedule.max_steps=3") as (process, run):
-        control = continue_warm_start(run, during_training=True, quiet=True)
+        made = continue_warm_start(run, during_training=True, quiet=True)
         assert RunFolder(run).status()["status"] == "completed"
         assert process.wait(60) == 0
-    assert control == read_control(RunFolder(run))
-    assert control.seconds >= control.rl_seconds == training_seconds(run / "metrics.jsonl") > 0
-    assert control.steps >= 2
-    assert [*control.validated][:: len(control.validated) - 1] == [0, control.steps]
+    assert made == read_control(RunFolder(run))
+    assert made.seconds >= made.rl_seconds == training_seconds(run / "metrics.jsonl") > 0
+    assert made.steps >= 2
+    assert [*made.validated][:: len(made.validated) - 1] == [0, made.steps]
     with Ledger(run / "ledger.sqlite") as ledger:
         assert ledger.verify() == []
+        of_control = [one.id for one in ledger.rollouts() if one.id.startswith(f"validation/{CONTROL_LABEL}")]
+    assert len(of_control) == 3 * 2 * len(made.validated)  # tasks, episodes of a task
     evaluated = sparring("eval", str(run), "--temperature", "1", "--json")
     assert evaluated.exit_code == 0, evaluated.output
     report = json.loads(evaluated.stdout)
@@ -102,9 +165,9 @@ def test_a_control_during_training_starts_at_the_warm_start_and_ends_after_rl(tm
 
 def test_a_control_of_counted_steps_waits_for_the_time_that_rl_took(tmp_path: Path) -> None:
     with training(tmp_path, "schedule.max_steps=3") as (_, run):
-        control = continue_warm_start(run, steps=1, during_training=True, quiet=True)
-    assert control.steps == 1
-    assert control.rl_seconds == training_seconds(run / "metrics.jsonl") > 0
+        made = continue_warm_start(run, steps=1, during_training=True, quiet=True)
+    assert made.steps == 1
+    assert made.rl_seconds == training_seconds(run / "metrics.jsonl") > 0
 
 
 def test_a_training_that_dies_leaves_no_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,12 +214,12 @@ def test_cores_are_idle_where_a_run_uses_at_most_half_of_them(monkeypatch: pytes
 
 def test_without_enough_memory_no_second_process_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(parallel_control, "available_bytes", lambda: 1)
+    asked = threading.Event()
+    monkeypatch.setattr(parallel_control, "available_bytes", lambda: int(asked.set() is None))
     run = new_run(tmp_path)
     run.set_status("running")
     with ParallelControl(chase(), lambda: run, Console(quiet=True)) as parallel:
-        parallel._thread.join(10)
-        assert not parallel._thread.is_alive()
+        assert asked.wait(10)
         assert parallel.wait() is None
     assert not (run.path / OUTPUT).exists()
 
@@ -178,13 +241,15 @@ def test_a_second_process_that_fails_is_announced_and_one_that_is_not_needed_end
         hold_lock(run.path, UsageError(""), name=CONTROL_LOCK),
         ParallelControl(trainer.config, lambda: trainer.folder, Console()) as parallel,
     ):
-        parallel._thread.join(30)
+        until(lambda: parallel._process is not None, within=30)
         assert parallel.wait() is None
     shown = " ".join(capsys.readouterr().err.split())
     assert "exit code 2, so the control is trained now" in shown
     assert "another process trains the control" in (run.path / OUTPUT).read_text().replace("\n", " ")
     with ParallelControl(trainer.config, lambda: trainer.folder, Console(quiet=True)) as parallel:
-        parallel._thread.join(30)
         until(lambda: len(marked(mark)) >= 2, within=30)  # the keeper and the command, or more
+        time.sleep(1.0)
+        assert parallel._process is not None
+        assert parallel._process.poll() is None  # it lives as long as the block
     until(lambda: [pid for pid in marked(mark) if pid not in own] == [], within=15)
     trainer.close()

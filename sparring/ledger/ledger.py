@@ -16,7 +16,7 @@ from typing import Self, final
 from sparring.chat.messages import without_half_characters
 from sparring.errors import DataError
 from sparring.ledger import rows
-from sparring.ledger.states import FINAL_STATES, SPLITS, DiscardReason, RolloutState, broken_rule
+from sparring.ledger.states import CONTROL_LABEL, FINAL_STATES, SPLITS, DiscardReason, RolloutState, broken_rule
 from sparring.ledger.verification import broken_invariants
 from sparring.ledger.writer import GroupCommitWriter
 from sparring.runtime.json_values import parse_json
@@ -152,13 +152,14 @@ class Ledger:
         Unfinished rollouts, and rollouts that were trained on after `step`, are discarded with the reason `rewound`.
         Admitted rollouts in `keep` stay admitted, and claimed rollouts in `keep` become admitted again.
 
-        Evaluations on held-out tasks are not affected, because they may run at the same time.
+        Evaluations on held-out tasks and of a control are not affected, because they may run at the same time.
         """
         with self._lock:
             changes: list[tuple[str, str]] = []
             for rollout_id, (state, split) in self._states.items():
                 is_lost = state is RolloutState.TRAINED and self._steps[rollout_id] > step
-                if split == "held_out" or (state in FINAL_STATES and not is_lost):
+                is_elsewhere = split == "held_out" or rollout_id.startswith(f"validation/{CONTROL_LABEL}")
+                if is_elsewhere or (state in FINAL_STATES and not is_lost):
                     continue
                 if rollout_id not in keep or state not in (RolloutState.ADMITTED, RolloutState.CLAIMED):
                     changes.append((rollout_id, RolloutState.DISCARDED))

@@ -42,6 +42,8 @@ class DiscardReason(StrEnum):
 
 FINAL_STATES = frozenset({RolloutState.TRAINED, RolloutState.DISCARDED, RolloutState.EVALUATED})
 SPLITS = ("train", "validation", "held_out", "recorded")
+CONTROL_LABEL = "control-"
+"""How the label of a control's validation begins. The control may be trained in another process than the run."""
 
 _FORWARD = {
     RolloutState.PLANNED: {RolloutState.LEASED},

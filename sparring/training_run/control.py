@@ -10,7 +10,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from sparring.config import Config, load_config
 from sparring.config.sections import WarmStartSection
 from sparring.errors import UsageError
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
+from sparring.ledger.states import CONTROL_LABEL
 from sparring.run_folders import RunFolder
 from sparring.run_folders.run_folder import CONTINUED, CONTROL_LOCK, WARM_START, hold_lock
 from sparring.runtime import event_loop, interrupts
@@ -42,6 +43,9 @@ NUM_POINTS = 4
 """The number of validation runs of the control, evenly spaced."""
 MOST_BEFORE_END = 0.999
 """The largest share of a control that is done before RL has ended."""
+LEAST_FALL = 0.25
+"""The least time, as a share of RL's, in which the learning rate falls from its highest value to 0."""
+WAIT_SECONDS = 0.2
 NUM_TICKS = 100
 """The number of parts in which progress is shown if the number of steps is not known."""
 
@@ -115,8 +119,8 @@ def continue_warm_start(
         )
     _refuse_shorter(folder, steps)
     loader = RunLoader(load_training_parts, folder.recipe, config, console=console)
-    with loader, _locked_control(folder), nullcontext() if during_training else folder.lock_for_training():
-        rl = RLTime(folder, max_steps=config.schedule.max_steps, is_running=during_training)
+    rl = RLTime(folder, is_running=during_training)
+    with loader, _locked_control(folder), rl:
         rl.wait_for_start()
         loader.use_folder(folder)
         loaded = event_loop.submit(loader.load()).result()
@@ -175,22 +179,30 @@ def _refuse_shorter(folder: RunFolder, steps: int | None) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Length:
-    """How long a control is: this many steps, or at least this many steps and as long as RL."""
+    """How long a control is: a number of steps, or at least this many steps and as long as RL."""
 
-    steps: int
-    rl: RLTime | None = None
+    def __init__(self, steps: int, rl: RLTime, *, is_counted: bool) -> None:
+        self._steps, self._rl, self._is_counted = steps, rl, is_counted
+        self._share, self._seconds = 0.0, 0.0
+        """The share and the seconds when RL was last seen running."""
+        self.is_waiting = False
+        """Whether the control is as long as a running RL is expected to be, so that it waits for RL."""
 
     def share(self, step: int, seconds: float) -> float:
-        """Return the share that is done after these steps and seconds. It is 1 or more at the end."""
-        share = step / self.steps
-        if self.rl is None:
+        """Return the share that is done after these steps and seconds. It is 1 or more at the end. Raises UsageError if RL
+        fails."""
+        is_final, by_steps, self.is_waiting = self._rl.is_final, step / self._steps, False
+        if self._is_counted or not self._rl.seconds:
+            return by_steps
+        if not is_final:
+            share = min(by_steps, seconds / self._rl.seconds, MOST_BEFORE_END)
+            self._share, self._seconds, self.is_waiting = share, seconds, share == MOST_BEFORE_END
             return share
-        is_final = self.rl.is_final  # asked first, because the time may become final at any moment
-        if self.rl.seconds:
-            share = min(share, seconds / self.rl.seconds)
-        return share if is_final else min(share, MOST_BEFORE_END)
+        # RL may end earlier than expected. The learning rate then falls within the time that is left, and a minimum of it.
+        least = self._seconds + (1 - self._share) * LEAST_FALL * self._rl.seconds
+        left = max(self._rl.seconds, least) - self._seconds
+        return min(by_steps, self._share + (1 - self._share) * (seconds - self._seconds) / left)
 
 
 class _Stopwatch:
@@ -220,7 +232,7 @@ async def _continue(
     # The time counts, and not an estimate of the steps, because other programs may slow the machine at any time.
     earlier = read_control(folder)
     least = max(section.steps, 0 if earlier is None else earlier.steps)
-    length = _Length(steps=least, rl=rl) if steps is None else _Length(steps=steps)
+    length = _Length(steps or least, rl, is_counted=steps is not None)
     start = await _validate(loaded, 0)
     scores = {0: start.success.mean}
     best, kept, fingerprint = 0, parts.learner.export_state(), start.fingerprint
@@ -239,6 +251,10 @@ async def _continue(
         ):
             seconds = watch.seconds
             share = length.share(step, seconds)
+            while length.is_waiting:
+                await asyncio.sleep(WAIT_SECONDS)
+                share = length.share(step, seconds)
+            watch.return_to(seconds)
             for _ in range(min(ticks, round(share * ticks)) - shown):
                 progress(metrics)
                 shown += 1
@@ -271,7 +287,7 @@ async def _validate(loaded: LoadedRun[TrainingParts], step: int) -> Evaluation:
     await load_into_engine(parts, loaded.folder, weights, version=version)
     row = Row(
         name=f"control {step}",
-        label=f"control-{step}",
+        label=f"{CONTROL_LABEL}{step}",
         split="validation",
         policy_version=None,
         fingerprint=parts.engine.fingerprint,

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Final, Self, final
 
 from sparring.config import Config
+from sparring.errors import SparringError
 from sparring.models.precision import resolve_device
 from sparring.planning.devices import available_bytes
 from sparring.run_folders import RunFolder
@@ -46,7 +47,7 @@ class ParallelControl:
         self._config, self._find_folder, self._console = config, find_folder, console
         self._process: subprocess.Popen[bytes] | None = None
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._start, name="sparring-control", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="sparring-control", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -55,8 +56,7 @@ class ParallelControl:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._is_over.set()
-        self._thread.join()
+        self._close()
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()  # the keeper then kills the command and all its processes
             try:
@@ -67,8 +67,10 @@ class ParallelControl:
     def wait(self) -> Control | None:
         """Wait until the control of the trained run is complete. Return None if no process trained it, or if the process
         failed, which is announced."""
-        folder, process = self._find_folder(), self._process
-        if folder is None or process is None:
+        folder = self._find_folder()
+        if self._process is None:
+            self._close()  # nothing starts from now on
+        if folder is None or (process := self._process) is None:
             return None
         with self._console.phase("control: the end of its training in the second process"):
             while process.poll() is None:
@@ -81,17 +83,25 @@ class ParallelControl:
             )
         return control
 
-    def _start(self) -> None:
-        """Wait until the run is loaded, and start the process if there is room for it."""
-        while not self._is_over.wait(POLL_SECONDS):
-            folder = self._find_folder()
-            if folder is not None and folder.status().get("status") == "running":
-                if has_idle_cores(self._config) and available_bytes() > SPARE_MEMORY * resident_bytes():
-                    self._process = _open_process(folder)
-                    self._console.announced(
-                        "a second process trains the control at the same time, on a core that is idle"
-                    )
-                return
+    def _close(self) -> None:
+        """End the thread. If it has started a process, the keeper ends that process, too."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        """Wait until the run is loaded, start the process if there is room for it, and live as long as it may: the keeper ends
+        with the thread that started it."""
+        try:
+            while not self._is_over.wait(POLL_SECONDS):
+                folder = self._find_folder()
+                if folder is not None and folder.status().get("status") == "running":
+                    if has_idle_cores(self._config) and available_bytes() > SPARE_MEMORY * resident_bytes():
+                        self._process = _open_process(folder)
+                        self._console.announced("a second process trains the control at the same time")
+                    break
+        except (OSError, SparringError) as error:
+            self._console.announced(f"no second process trains the control: {error}")
+        self._is_over.wait()
 
 
 def _open_process(folder: RunFolder) -> subprocess.Popen[bytes]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import fmean
-from typing import Final, final
+from types import TracebackType
+from typing import Final, Self, final
 
 from sparring.errors import UsageError
 from sparring.run_folders import RunFolder
@@ -15,24 +17,44 @@ from sparring.run_folders.run_folder import WARM_START
 from sparring.run_folders.stored import read_metrics, training_seconds
 from sparring.training_run.following import RESTART_SECONDS
 
+ENDED: Final = ("completed", "stopped")
 POLL_SECONDS: Final = 0.2
 REFRESH_SECONDS: Final = 1.0
-"""How often the files of a run are read again."""
+"""How often the files of a run are read again, at most."""
+READING_SHARE: Final = 0.05
+"""The largest share of the time in which the files of a run are read."""
 
 
 @final
 class RLTime:
     """The wall time of RL's steps, without validation, of a run that was trained, or that another process trains.
 
-    The expected time of a running RL assumes that later steps take as long as earlier ones.
+    The expected time of a running RL assumes that later steps take as long as earlier ones. RL has ended when the run's status
+    says so and no process has the run's lock. From then on, this object holds the lock until its `with` block ends, so that the
+    time does not change any more.
     """
 
-    def __init__(self, folder: RunFolder, *, max_steps: int, is_running: bool) -> None:
-        """Raises DataError if the metrics of a trained run are missing or damaged."""
-        self._folder, self._max_steps, self._is_final = folder, max_steps, not is_running
-        self._seconds = math.inf if is_running else training_seconds(self._metrics)
-        self._read = self._alive = -math.inf
-        """When the files were read, and when the process was last seen."""
+    def __init__(self, folder: RunFolder, *, is_running: bool) -> None:
+        """Without `is_running`, the run was trained before, in whatever way it ended."""
+        self._folder, self._is_running = folder, is_running
+        self._seconds, self._is_final = math.inf, False
+        self._lock = ExitStack()
+        self._alive = time.monotonic()
+        """When a process that trains the run was last seen."""
+        self._next = -math.inf
+        """When the files are read again."""
+
+    def __enter__(self) -> Self:
+        """Raises UsageError if a run that was trained is in use, and DataError if its metrics are missing or damaged."""
+        if not self._is_running:
+            self._lock.enter_context(self._folder.lock_for_training())
+            self._end()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._lock.close()
 
     @property
     def seconds(self) -> float:
@@ -71,26 +93,42 @@ class RLTime:
         return self._folder.path / "metrics.jsonl"
 
     def _refresh(self) -> None:
-        now = time.monotonic()
-        if self._is_final or now - self._read < REFRESH_SECONDS:
+        if self._is_final or (start := time.monotonic()) < self._next:
             return
-        self._read = now
-        status = self._folder.status().get("status")  # read before the metrics, which are complete if the run has ended
-        has_ended = status in ("completed", "stopped")
-        if not has_ended:
-            self._refuse_idle(status, now)
-        if has_ended:
-            self._seconds, self._is_final = training_seconds(self._metrics), True
-        elif self._metrics.is_file():
+        status = self._folder.status().get("status")
+        if status in ENDED and self._take_lock():
+            self._end()
+            return
+        self._refuse_idle(status)
+        if self._metrics.is_file():
             times = [one["timing_s/step"] for one in read_metrics(self._metrics)[0].values() if "timing_s/step" in one]
             if times:
-                self._seconds = fmean(times) * self._max_steps
+                # A resumed run may have more steps than its recipe says.
+                max_steps = int(self._folder.manifest()["config"]["schedule"]["max_steps"])
+                self._seconds = fmean(times) * max(max_steps, len(times))
+        now = time.monotonic()
+        self._next = now + max(REFRESH_SECONDS, (now - start) / READING_SHARE)
 
-    def _refuse_idle(self, status: object, now: float) -> None:
+    def _end(self) -> None:
+        """Read the final time. A run that ended in its warm start has no metrics."""
+        has_steps = not self._is_running or (self._folder.checkpoints / WARM_START).is_dir()
+        self._seconds, self._is_final = training_seconds(self._metrics) if has_steps else 0.0, True
+
+    def _take_lock(self) -> bool:
+        """Lock the run, unless its training still has the lock."""
+        try:
+            self._lock.enter_context(self._folder.lock_for_training())
+        except UsageError:
+            return False
+        return True
+
+    def _refuse_idle(self, status: object) -> None:
         """Raise UsageError if no process trains the run. A run whose process has died may be resumed within a minute."""
-        if self._folder.has_process():
+        now = time.monotonic()
+        # A resumed run that still loads its model has the status of its end, but also the lock.
+        if status in ENDED or self._folder.has_process():
             self._alive = now
-        if status == "failed" or now - self._alive > RESTART_SECONDS:
+        if now - self._alive > RESTART_SECONDS:
             raise UsageError(
                 f"{self._folder.path} is {status}, and no process trains it, so its RL does not end. Resume it first, or create "
                 "its control after the training."

@@ -318,6 +318,27 @@ def test_an_evaluation_may_write_to_the_ledger_of_a_run_that_goes_on(tmp_path: P
         assert len(ledger.rollouts()) == 100
 
 
+@pytest.mark.parametrize(("rollout", "split"), [("h", "held_out"), ("validation/control-2@7/t/0.0", "validation")])
+def test_a_resumed_run_does_not_discard_what_another_process_evaluates(
+    tmp_path: Path, rollout: str, split: str
+) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger(path) as other:
+        other.plan_nowait(rollout, task_id="t", attempt=0, split=split)
+        for state in LIFE[:2]:
+            other.advance_nowait(rollout, state)
+        other.flush()
+        with Ledger(path) as resumed:
+            resumed.plan_nowait("validation/step-2@7/t/0.0", task_id="t", attempt=0, split="validation")
+            resumed.rewind_nowait(0, "warm_start")
+            assert resumed.counts("validation")["discarded"] == 1
+        for state in LIFE[2:4]:
+            other.advance_nowait(rollout, state)
+        other.advance_nowait(rollout, RolloutState.EVALUATED, result={"score": 1.0})
+        other.flush()
+        assert other.verify() == []
+
+
 def test_every_policy_of_an_episode_begins_one_conversation() -> None:
     """The first turn of each is no branch; only later ones are."""
     with Ledger() as ledger:
