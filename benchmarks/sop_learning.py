@@ -196,16 +196,17 @@ def measure(
             "warm start sha256": hash_checkpoint(warm_start_of(domain, seed, folder)),
         }
     found = MultiTurnRLEvaluator(run, policies=policies, temperatures=[temperature], quiet=True).evaluate()
-    stored = RunFolder(run)
-    fields = rescore(stored, load_config(stored.recipe), "benchmarks.sop_learning:share_of_fields")
     row |= {
         "temperature": temperature,
         "turns": {one.name: fmean(one.turns) for one in found.evaluations},
         "success": {one.name: _by_task(one) for one in found.evaluations},
-        "fields": {one.name: _by_task(one) for one in fields.evaluations},
         "episodes": sum(found.evaluations[-1].samples),
-        "minutes": round((time.monotonic() - began) / 60, 1),
     }
+    if not is_random:  # otherwise, the stored rewards are not about the fields
+        stored = RunFolder(run)
+        fields = rescore(stored, load_config(stored.recipe), "benchmarks.sop_learning:share_of_fields")
+        row["fields"] = {one.name: _by_task(one) for one in fields.evaluations}
+    row["minutes"] = round((time.monotonic() - began) / 60, 1)
     means = {policy: round(mean(row, "success", policy), 3) for policy in row["success"]}
     print(f"{name}: {means}, {row['minutes']} min", file=sys.stderr, flush=True)
     return row
