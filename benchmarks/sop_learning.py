@@ -325,7 +325,7 @@ def _report(rows: Sequence[Row], path: Path | None, *, smoke: bool) -> int:
             if domain in THREE:
                 targets[figure] = {"at_least": 1e-9}
     if own := [row for row in rows if "control seconds" in row]:
-        # Other cells may have run beside other programs.
+        # Other programs may have run at the same time as other cells.
         figure = "least seconds of a control for each second of RL"
         figures[figure] = min(row["control seconds"] / max(1, row["RL seconds"]) for row in own)
         targets[figure] = {"at_least": 1.0}

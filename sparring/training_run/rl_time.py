@@ -29,9 +29,9 @@ READING_SHARE: Final = 0.05
 class RLTime:
     """The wall time of RL's steps, without validation, of a run that was trained, or that another process trains.
 
-    The expected time of a running RL assumes that later steps take as long as earlier ones. RL has ended when the run's status
-    says so and no process has the run's lock. From then on, this object holds the lock until its `with` block ends, so that the
-    time does not change any more.
+    The expected time of a running RL assumes that later steps take as long as earlier ones. RL has ended when the run has the
+    status of its end and no process has its lock. From then on, this object holds the lock until its `with` block ends, so that
+    the time does not change any more.
     """
 
     def __init__(self, folder: RunFolder, *, is_running: bool) -> None:
@@ -103,7 +103,7 @@ class RLTime:
         if self._metrics.is_file():
             times = [one["timing_s/step"] for one in read_metrics(self._metrics)[0].values() if "timing_s/step" in one]
             if times:
-                # A resumed run may have more steps than its recipe says.
+                # A resumed run may have more steps than its recipe.
                 max_steps = int(self._folder.manifest()["config"]["schedule"]["max_steps"])
                 self._seconds = fmean(times) * max(max_steps, len(times))
         now = time.monotonic()
