@@ -79,7 +79,8 @@ class RLTime:
         while not (self._folder.checkpoints / WARM_START).is_dir():
             if self.is_final:
                 raise UsageError(
-                    f"{self._folder.path} ended before its warm start, so it has no control; resume it first."
+                    f"{self._folder.path} ended before its warm start was saved, so it has no control. Resume it, or create the "
+                    "control of the run whose weights it started from."
                 )
             await asyncio.sleep(POLL_SECONDS)
 
