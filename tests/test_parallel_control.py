@@ -19,7 +19,8 @@ from sparring.errors import SparringError, UsageError
 from sparring.ledger import Ledger
 from sparring.ledger.states import CONTROL_LABEL
 from sparring.run_folders import RunFolder
-from sparring.run_folders.run_folder import CONTROL_LOCK, WARM_START, hold_lock
+from sparring.run_folders.locks import CONTROL_LOCK, hold_lock
+from sparring.run_folders.run_folder import WARM_START
 from sparring.run_folders.stored import training_seconds
 from sparring.tracking import Console
 from sparring.trainer import MultiTurnRLTrainer

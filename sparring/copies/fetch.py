@@ -19,8 +19,8 @@ from sparring.copies.manifest import (
 from sparring.copies.store import Store
 from sparring.errors import DataError
 from sparring.run_folders import RunFolder
+from sparring.run_folders.locks import LOCK, hold_lock
 from sparring.run_folders.recipe_files import RUN_RECIPE
-from sparring.run_folders.run_folder import LOCK, hold_lock
 from sparring.runtime.faults import fault_point
 from sparring.runtime.private_files import OWNER_ONLY, create_folder, open_private
 

@@ -23,7 +23,8 @@ from sparring.errors import DiskError
 from sparring.ledger.reading import back_up
 from sparring.run_folders import RunFolder
 from sparring.run_folders.links import leads_outside
-from sparring.run_folders.run_folder import CONTROL_LOCK, ENGINE, LEDGER, LOCK, PAUSE, STOP
+from sparring.run_folders.locks import CONTROL_LOCK, LOCK
+from sparring.run_folders.run_folder import ENGINE, LEDGER, PAUSE, STOP
 from sparring.runtime.faults import fault_point
 from sparring.runtime.private_files import create_folder
 from sparring.training.disk_space import measure_free_bytes

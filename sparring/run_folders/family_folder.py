@@ -16,8 +16,9 @@ from typing import Any, Self, final
 from sparring.config import PLACE_KEYS, Config
 from sparring.errors import DataError, UsageError
 from sparring.run_folders.formats import require_format
+from sparring.run_folders.locks import hold_lock
 from sparring.run_folders.recipe_files import RecipeFiles, list_files, sha256
-from sparring.run_folders.run_folder import FAMILY, RunFolder, hold_lock, write_json
+from sparring.run_folders.run_folder import FAMILY, RunFolder, write_json
 from sparring.runtime.json_values import parse_json
 from sparring.runtime.private_files import create_folder
 from sparring.types import Json

@@ -15,7 +15,6 @@ checkpoints/ evaluations/ trajectories/ environment/ metrics.jsonl findings.json
 from __future__ import annotations
 
 import errno
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -31,10 +30,11 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from sparring.config import Config, load_config, recipe_hash, resolved_toml, restore_defaults
-from sparring.errors import DataError, SparringError, UsageError, cut
+from sparring.errors import DataError, UsageError, cut
 from sparring.run_folders.encode import encode
 from sparring.run_folders.formats import require_format
 from sparring.run_folders.inputs import recorded_inputs
+from sparring.run_folders.locks import hold_lock
 from sparring.run_folders.recipe_files import (
     FOLDER,
     FOLDER_SCHEMES,
@@ -50,7 +50,7 @@ from sparring.runtime.private_files import create_folder, open_private, write_pr
 from sparring.runtime.redaction import mask_secrets
 from sparring.types import Json
 
-RECIPE, MANIFEST, STATUS, STOP, PAUSE, LOCK = RUN_RECIPE, "manifest.json", "status.json", "stop", "pause", "lock"
+RECIPE, MANIFEST, STATUS, STOP, PAUSE = RUN_RECIPE, "manifest.json", "status.json", "stop", "pause"
 MANIFEST_FORMAT = 2
 _MANIFEST_KINDS: Mapping[str, Any] = {
     "id": str, "recipe": str, "created": int | float, "config": dict, "contents": dict, "files": dict, "linked": dict,
@@ -66,8 +66,6 @@ ENGINE = "engine"
 """The folder for files of the servers that a run starts."""
 WARM_START = "warm_start"
 """The name of the checkpoint that RL starts from, next to the numbered checkpoints."""
-CONTROL_LOCK = "control.lock"
-"""The lock of the process that trains a control."""
 CONTINUED = "warm_start_continued"
 """The name of the control, among `controls`, that continues imitation for as long as RL took."""
 UNFINISHED = ".part"
@@ -423,18 +421,6 @@ class RunFolder:
         except OSError:
             return None
         return pid
-
-
-@contextmanager
-def hold_lock(folder: Path, refusal: SparringError, *, name: str = LOCK) -> Iterator[None]:
-    """Lock a folder for the duration of a `with` block, or a part of its work with the lock `name`. The operating system
-    releases the lock when the process ends. Raises `refusal` if it is already locked."""
-    with open_private(folder / name, "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise refusal from error
-        yield
 
 
 def list_runs(runs_dir: Path) -> list[RunFolder]:

@@ -71,16 +71,7 @@ class ServerProcess:
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        arguments, variables = wrap_in_keeper(self._command, {**os.environ, **self._variables})
-        with open_private(self.log, "ab") as output:
-            return subprocess.Popen(
-                arguments,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        return start_in_keeper(self._command, {**os.environ, **self._variables}, self.log)
 
     @property
     def process_id(self) -> int:
@@ -131,6 +122,23 @@ class ServerProcess:
             process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
+
+
+def start_in_keeper(command: Sequence[str], variables: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a program under a keeper, and return the keeper. The output is appended to a file.
+
+    The program ends with the thread that starts it. Raises OSError if the file cannot be written.
+    """
+    arguments, variables = wrap_in_keeper(command, variables)
+    with open_private(log, "ab") as output:
+        return subprocess.Popen(
+            arguments,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 def wait_until_ready(

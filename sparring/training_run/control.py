@@ -29,7 +29,8 @@ from sparring.errors import UsageError
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.ledger.states import CONTROL_LABEL
 from sparring.run_folders import RunFolder
-from sparring.run_folders.run_folder import CONTINUED, CONTROL_LOCK, WARM_START, hold_lock
+from sparring.run_folders.locks import CONTROL_LOCK, hold_lock
+from sparring.run_folders.run_folder import CONTINUED, WARM_START
 from sparring.runtime import event_loop, interrupts
 from sparring.runtime.json_values import parse_json
 from sparring.tracking import Console

@@ -16,8 +16,7 @@ from sparring.errors import SparringError
 from sparring.models.precision import resolve_device
 from sparring.planning.devices import available_bytes
 from sparring.run_folders import RunFolder
-from sparring.runtime.keeper import wrap_in_keeper
-from sparring.runtime.private_files import open_private
+from sparring.runtime.server_process import start_in_keeper
 from sparring.tracking import Console
 from sparring.tracking.process import resident_bytes
 from sparring.training_run.control import Control, read_control
@@ -106,16 +105,7 @@ class ParallelControl:
 
 def _open_process(folder: RunFolder) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-m", "sparring", "control", str(folder.path), "--during-training", "--json"]
-    arguments, variables = wrap_in_keeper(command, os.environ)
-    with open_private(folder.path / OUTPUT, "wb") as output:
-        return subprocess.Popen(
-            arguments,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    return start_in_keeper(command, os.environ, folder.path / OUTPUT)
 
 
 def has_idle_cores(config: Config) -> bool:
