@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,18 @@ needs_chromium = pytest.mark.skipif(
 )
 START_SECONDS = 120.0
 """A browser that starts on a machine that may be busy with other work."""
+
+
+NO_PAGE = (
+    "Inspected target navigated or closed",
+    "Execution context was destroyed.",
+    "Cannot find default execution context",
+)
+"""What the protocol answers to a command while one page takes the place of another."""
+
+
+class NavigatedError(Exception):
+    """The tab went to another page, or loaded its page again, while it carried out a command."""
 
 
 class Page:
@@ -39,12 +51,14 @@ class Page:
         self.send("Performance.enable", timeDomain="threadTicks")
 
     def send(self, method: str, **parameters: Any) -> Any:
-        """A command of the protocol, and its answer."""
+        """A command of the protocol, and its answer; NavigatedError if the page went away meanwhile."""
         number = next(self._ids)
         self._connection.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
             message = json.loads(self._connection.recv(timeout=START_SECONDS))
             if message.get("id") == number:
+                if message.get("error", {}).get("message") in NO_PAGE:
+                    raise NavigatedError(method)
                 assert "error" not in message, message
                 return message["result"]
             self._heard(message)
@@ -74,10 +88,7 @@ class Page:
         self.requests.clear()
         self.statuses.clear()
         self.send("Page.navigate", url=url)
-        deadline = time.monotonic() + START_SECONDS
-        while not self.evaluate("document.readyState === 'complete' && performance.timing.loadEventEnd > 0"):
-            assert time.monotonic() < deadline, "the page did not load"
-            time.sleep(0.02)
+        self.wait_for("document.readyState === 'complete' && performance.timing.loadEventEnd > 0")
         return self.evaluate("(performance.timing.loadEventEnd - performance.timing.navigationStart) / 1000")
 
     def processor_seconds(self) -> float:
@@ -90,6 +101,24 @@ class Page:
         answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def wait_for(self, expression: str) -> None:
+        """Wait until an expression without effects is true, also in a page that loads itself again meanwhile."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self._holds(expression):
+            assert time.monotonic() < deadline, (expression, self.evaluate("document.body?.innerText.slice(0, 300)"))
+            time.sleep(0.02)
+
+    def _holds(self, expression: str) -> bool:
+        try:
+            return bool(self.evaluate(expression))
+        except NavigatedError:
+            return False
+
+    def click(self, selector: str) -> None:
+        """Click an element, which may load another page."""
+        with suppress(NavigatedError):
+            self.evaluate(f"document.querySelector({selector!r}).click()")
 
     def press(self, key: str) -> None:
         """A key, as a person presses it."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.report.browser import Page, browser, needs_chromium
+from tests.report.browser import browser, needs_chromium
 from tests.report.stored_run import StoredRun, episode
 
 ROOT = Path(__file__).parents[2]
@@ -105,22 +105,16 @@ def test_an_open_page_follows_the_run_and_waits_for_who_reads(tmp_path: Path) ->
         with (run.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, "time": 0.0, "metrics": {"rollout/reward/mean": 0.75}}) + "\n")
 
-    def until(page: Page, expression: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not page.evaluate(expression):
-            assert time.monotonic() < deadline, page.evaluate("document.body.innerText.slice(0, 300)")
-            time.sleep(0.1)
-
     live = "document.querySelector('.live')?.innerText ?? ''"
     with watched(run.path) as address, browser(tmp_path) as page:
         page.visit(address)
-        until(page, f"({live}).startsWith('Live: completed, step 1 of 2')")
+        page.wait_for(f"({live}).startsWith('Live: completed, step 1 of 2')")
         goes_on(2)
-        until(page, f"({live}) === 'Live: completed, step 2 of 2'")
-        page.evaluate("document.querySelector('#settings summary').click()")
+        page.wait_for(f"({live}) === 'Live: completed, step 2 of 2'")
+        page.click("#settings summary")
         goes_on(3)
-        until(page, f"({live}).includes('The page is outdated.')")
-        page.evaluate("document.querySelector('.live button').click()")
-        until(page, f"({live}) === 'Live: completed, step 3 of 2'")
+        page.wait_for(f"({live}).includes('The page is outdated.')")
+        page.click(".live button")
+        page.wait_for(f"({live}) === 'Live: completed, step 3 of 2'")
         assert page.complaints == []
         assert {request.split("?")[0] for request in page.requests} <= {address, f"{address}version"}
