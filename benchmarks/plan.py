@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
 import re
 import sys
 import time
@@ -75,8 +74,9 @@ def compare(
     from sparring.planning.devices import this_machine
     from sparring.planning.plan import Episodes, make_plan, settings_of
     from sparring.planning.shapes import shape_from_config
+    from sparring.runtime.machine import default_threads
 
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(default_threads())
     needed = {"environment": {"target": "environment:Shop"}, "reward": {"reward": "environment:reward"}}
     overrides = (
         *("model.device=cpu", "model.precision=fp32", f"model.max_sequence_length={tokens}"),

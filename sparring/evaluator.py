@@ -319,19 +319,24 @@ class MultiTurnRLEvaluator:
                 player = _scripted(engines[policy.name])
             job.plays(policy.name, player.fingerprint)
             is_random = policy.kind is PolicyKind.CHECKPOINT and is_random_control(_run_of(policy), self.folder)
-            for temperature, group_size in self._settings(policy, job.plan):
-                row = Row(
+            rows = [
+                Row(
                     name=policy.name,
-                    label=labels[policy.name] + _suffix(temperature),
+                    label=(label := labels[policy.name] + _suffix(temperature)),
                     split=SPLIT,
                     policy_version=player.policy_version,
                     fingerprint=player.fingerprint,
                     temperature=temperature,
                     group_size=group_size,
+                    done=job.episodes.get(label, {}),
+                    keep=job.keep(label),
+                    policy=player.policy,
                     overrides=overrides,
                     is_random_control=is_random,
                 )
-                played.append(await self._play(job, parts, player, row, tasks))
+                for temperature, group_size in self._settings(policy, job.plan)
+            ]
+            played += await self._play(parts, rows, tasks, attempt=job.start, in_waves=player.in_waves)
         evaluations = tuple(evaluation for evaluation, _ in played)
         lost_together = parts.collector.losses.finding()
         if lost_together is not None:
@@ -349,29 +354,30 @@ class MultiTurnRLEvaluator:
         return report
 
     async def _play(
-        self, job: Job, parts: EvaluationParts, player: _Player, row: Row, tasks: Sequence[Task]
-    ) -> tuple[Evaluation, list[TrajectoryGroup]]:
-        row = replace(row, done=job.episodes.get(row.label, {}), keep=job.keep(row.label), policy=player.policy)
-        sampling = Sampling(
-            temperature=1.0 if row.temperature is None else row.temperature,
-            max_tokens=self.config.sampling.sampling_max_tokens,
-        )
-        with self._console.steps(f"{SPLIT}: {row.label}", len(tasks)) as progress:
+        self, parts: EvaluationParts, rows: Sequence[Row], tasks: Sequence[Task], *, attempt: str, in_waves: bool
+    ) -> list[tuple[Evaluation, list[TrajectoryGroup]]]:
+        """Run the episodes of a policy at all its temperatures."""
+        max_tokens = self.config.sampling.sampling_max_tokens
+        settings = [
+            (row, Sampling(temperature=1.0 if row.temperature is None else row.temperature, max_tokens=max_tokens))
+            for row in rows
+        ]
+        with self._console.steps(f"{SPLIT}: {rows[0].name}", len(rows) * len(tasks)) as progress:
             played = await evaluate(
                 parts.collector,
                 tasks,
-                row,
-                sampling=sampling,
+                settings,
                 criterion=parts.criterion,
-                in_waves=player.in_waves,
-                attempt=job.start,
+                in_waves=in_waves,
+                attempt=attempt,
                 seconds=time.monotonic,
                 prefix="eval",
                 pass_k_values=self.config.evaluation.pass_k_values,
                 kind_of=parts.kind_of,
                 on_group=lambda _: progress({}),
             )
-        self._console.evaluated(played[0])
+        for evaluation, _ in played:
+            self._console.evaluated(evaluation)
         return played
 
     def _settings(self, policy: Policy, plan: Plan) -> list[tuple[float | None, int]]:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import time
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from sparring.environments import Environment
 from sparring.environments.tools import tools_of
 from sparring.models.architectures.families import choose_lora_targets
 from sparring.models.precision import resolve_precision
+from sparring.runtime.machine import default_threads
 from sparring.types import Task
 
 # TRL needs a template with tool calls, which SmolLM2's own template lacks. This template renders all other messages to
@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, required=True, help="episodes per microbatch")
     options = parser.parse_args()
     config, recipe_folder = load_config(options.recipe), options.recipe.parent
-    torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
+    torch.set_num_threads(config.run.num_threads or default_threads())
     precision = resolve_precision(config.model.precision, "cpu")
 
     num_tasks = config.batch.global_batch_size * config.schedule.max_steps

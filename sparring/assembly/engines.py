@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from sparring.errors import ServiceError
 from sparring.models.description import ModelDescription, find_folder, read_description
 from sparring.protocols import Engine, Learner
 from sparring.run_folders.recipe_files import RUN_RECIPE
+from sparring.runtime.machine import default_threads
 from sparring.types import EngineCapabilities, Weights
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def _start_ranks(config: Config, policy: Policy | None, servers: ServerOptions) 
     if policy is not None and config.run.launcher == "processes":
         # A rank that decides for itself does not count the others on this machine.
         checkpointing = needs_checkpointing(config, policy.base.config.to_dict())
-    threads = config.run.num_threads or max(1, (os.cpu_count() or 1) // config.learner.num_ranks)
+    threads = config.run.num_threads or default_threads(config.learner.num_ranks)
     run = servers.folder.parent
     return StartedRanks(
         _create_launcher(config, run / "learner"),

@@ -7,7 +7,6 @@ torch.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -68,6 +67,7 @@ from sparring.run_folders import RunFolder
 from sparring.run_folders.run_folder import WARM_START
 from sparring.runtime import event_loop
 from sparring.runtime.logs import get_logger
+from sparring.runtime.machine import default_threads
 from sparring.training.distillation import Teacher
 from sparring.types import Task, ToolSchema, TrajectoryGroup, Weights
 
@@ -242,7 +242,7 @@ def _rollout_parts(
     from sparring.runtime.allocator import keep_freed_memory
 
     kind_of = load_task_kinds(config, tasks)
-    num_threads = config.run.num_threads or os.cpu_count() or 1
+    num_threads = config.run.num_threads or default_threads()
     torch.set_num_threads(num_threads)
     if config.engine.type == "tinker":
         policy, (model, weights) = None, describe_service(config)

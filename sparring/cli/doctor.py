@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from typing import Literal
 
 from sparring.cli.command import Json, app, print_json, report_failures, say
 from sparring.cli.extras import name_of, required_by_extra
+from sparring.runtime.machine import count_processors, total_bytes
 
 FEATURES = {
     "train": "trains, evaluates and serves models",
@@ -61,17 +61,18 @@ def doctor(as_json: Json = False) -> None:
         "sparring": importlib.metadata.version("sparring"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "processors": os.cpu_count() or 1,
+        "processors": count_processors(),
         "memory_gib": _memory_gib(),
         "free_disk_gib": round(shutil.disk_usage(Path.cwd()).free / 2**30),
     }
     if as_json:
         print_json({"machine": machine, "parts": [asdict(one) for one in parts]})
         return
+    processors = f"{machine['processors']} processor{'' if machine['processors'] == 1 else 's'}, "
     memory = f"{machine['memory_gib']} GiB of memory, " if machine["memory_gib"] is not None else ""
     say(
-        f"sparring {machine['sparring']}, Python {machine['python']}, {machine['system']}, {machine['processors']} processors, "
-        f"{memory}{machine['free_disk_gib']} GiB free in this folder"
+        f"sparring {machine['sparring']}, Python {machine['python']}, {machine['system']}, "
+        f"{processors}{memory}{machine['free_disk_gib']} GiB free in this folder"
     )
     for one in parts:
         found = f" ({one.found})" if one.found else ""
@@ -182,6 +183,6 @@ def _gpu() -> Part:
 
 def _memory_gib() -> int | None:
     try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+        return round(total_bytes() / 2**30)
     except (OSError, ValueError):
         return None

@@ -13,6 +13,7 @@ from sparring.cli.command import app, note, report_failures, say
 from sparring.errors import UsageError
 from sparring.runtime import interrupts
 from sparring.runtime.address import read_address
+from sparring.runtime.machine import count_processors
 from sparring.serving.access import KEY_VARIABLE
 
 
@@ -45,7 +46,7 @@ def worker(
     connecting = Connecting(
         address=address,
         key=os.environ.get(KEY_VARIABLE, "").encode(),
-        num_processes=processes or os.cpu_count() or 1,
+        num_processes=processes or count_processors(),
         say=say,
         recipe=recipe,
         wait_seconds=wait,

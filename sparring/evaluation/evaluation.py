@@ -80,7 +80,8 @@ class Evaluation:
     agreement: Agreement
     """The agreement of reward and scorer on these episodes."""
     seconds: float
-    """The wall time of the episodes, in seconds. For a resumed evaluation, this is the time of its last part."""
+    """The wall time of the episodes, and of those that were run together with them, in seconds. For a resumed evaluation, this
+    is the time of its last part."""
     lost: Mapping[str, int] = field(default_factory=dict)
     """The numbers of lost episodes by task id. Tasks without any remaining episode appear only here."""
     timed_out: Mapping[str, int] = field(default_factory=dict)
@@ -312,9 +313,8 @@ def _shared(ids: Sequence[str]) -> list[str]:
 async def evaluate(
     collector: Collector,
     tasks: Sequence[Task],
-    row: Row,
+    rows: Sequence[tuple[Row, Sampling]],
     *,
-    sampling: Sampling,
     criterion: SuccessCriterion,
     in_waves: bool,
     attempt: str,
@@ -323,15 +323,19 @@ async def evaluate(
     pass_k_values: Sequence[int] | None = None,
     kind_of: Callable[[Task], str] | None = None,
     on_group: Callable[[TrajectoryGroup], None] | None = None,
-) -> tuple[Evaluation, list[TrajectoryGroup]]:
-    """Run `group_size` episodes of each task, and return their summary and the groups.
+) -> list[tuple[Evaluation, list[TrajectoryGroup]]]:
+    """Run `group_size` episodes of each task for each row, and return the summary and the groups of each row.
+
+    The rows of one policy, at different temperatures, are run together: the episodes of a task start at the same time, so the
+    engine computes what they have in common only once.
 
     Seeds depend only on the split, the task (its position and id) and the member. Different policies therefore get the
     same random draws, regardless of the order in which they are evaluated. Lost episodes are excluded from all metrics
     and counted in `<prefix>/lost_rollouts`. `attempt` distinguishes evaluations that have the same label, because the
     ledger requires a unique name for every rollout. Raises ServiceError if every episode was lost.
     """
-    refuse_shared_ids(tasks, row.split)
+    for row, _ in rows:
+        refuse_shared_ids(tasks, row.split)
     began = seconds()
     plans = [
         GroupPlan(
@@ -346,18 +350,26 @@ async def evaluate(
             keep=row.keep,
         )
         for index, task in enumerate(tasks)
+        for row, sampling in rows
     ]
     groups = await collector.play_all(plans, in_waves=in_waves, on_group=on_group)
-    evaluation = summarize(
-        groups,
-        row,
-        criterion=criterion,
-        seconds=seconds() - began,
-        prefix=prefix,
-        pass_k_values=pass_k_values,
-        kind_of=kind_of,
-    )
-    return evaluation, groups
+    duration = seconds() - began
+    by_row = [groups[place :: len(rows)] for place in range(len(rows))]
+    return [
+        (
+            summarize(
+                of_row,
+                row,
+                criterion=criterion,
+                seconds=duration,
+                prefix=prefix,
+                pass_k_values=pass_k_values,
+                kind_of=kind_of,
+            ),
+            of_row,
+        )
+        for (row, _), of_row in zip(rows, by_row, strict=True)
+    ]
 
 
 def summarize(

@@ -16,8 +16,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from sparring.models.llama import LlamaWeights
 from sparring.models.products import Matrix, multiply
 
-MIN_ELEMENTS = 2**19
-"""The smallest matrix to pack. Smaller ones stay in the cache of a core, where packing gains nothing."""
+MIN_ELEMENTS = 2**18
+"""The smallest matrix to pack. With fewer elements, a product is too short for packing to gain anything."""
 
 
 @final

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +37,7 @@ from sparring.models.llama import (
 )
 from sparring.models.products import AdaptedMatrix, Matrix, join_adapters
 from sparring.models.trunk import TrunkCache
+from sparring.runtime.machine import count_processors
 from sparring.types import Weights
 
 if TYPE_CHECKING:
@@ -517,7 +517,7 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
         _hash_tensor(own, name, tensors[name])
         return own.digest()
 
-    with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(max_workers=min(16, count_processors())) as pool:
         for one in pool.map(hash_alone, names):
             digest.update(one)
     return digest.hexdigest()

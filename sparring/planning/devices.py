@@ -6,13 +6,11 @@ calibration.
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from sparring.errors import UsageError
+from sparring.runtime.machine import available_bytes
 
 TRAINING_EFFICIENCY = 0.45
 """The share of the peak rate that LoRA training reaches: Qwen-7B on one A100 trained 65,536 tokens in 21.3 s in sequences of
@@ -106,46 +104,6 @@ def this_machine(
         source="calibration on this machine",
         is_calibrated=True,
     )
-
-
-def available_bytes() -> int:
-    """Return the memory that is available for new allocations: MemAvailable, or the total memory if there is no /proc.
-    If the cgroup of this process has a memory limit, for example in a container, the result is at most what remains of
-    that limit."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            sizes = dict(re.findall(r"^(\w+):\s+(\d+) kB", file.read(), flags=re.MULTILINE))
-        free = int(sizes["MemAvailable"]) * 1024
-    except (OSError, KeyError):
-        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([free, *left_in_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
-
-
-def left_in_groups(membership: Path, root: Path) -> Iterator[int]:
-    """Yield, for each cgroup of this process with a memory limit, what remains of the limit. Inactive file pages count
-    as free, as in MemAvailable."""
-    try:
-        lines = membership.read_text("ascii").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, name = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        top = root if not controllers else root / "memory"
-        limit, used = (
-            ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
-        )
-        folder = top / name.lstrip("/")
-        for group in (folder, *folder.parents):
-            if not group.is_relative_to(top):
-                break
-            try:
-                most = int((group / limit).read_text("ascii"))  # "max" is no limit
-                idle = dict(one.split() for one in (group / "memory.stat").read_text("ascii").splitlines())
-                yield most - int((group / used).read_text("ascii")) + int(idle.get("inactive_file", 0))
-            except (OSError, ValueError):
-                continue
 
 
 def with_price(device: Device, hourly: float | None) -> Device:

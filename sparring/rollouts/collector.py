@@ -461,20 +461,22 @@ class Collector:
 
         With `in_waves`, the waves of `split_into_waves` run one after another.
         """
+
+        async def play(plan: GroupPlan) -> TrajectoryGroup:
+            group = await self.play_group(plan)
+            if on_group is not None:
+                on_group(group)
+            return group
+
         groups: list[TrajectoryGroup] = []
         for wave in split_into_waves(plans, self.max_concurrency) if in_waves else [list(plans)]:
-            playing = [asyncio.ensure_future(self.play_group(plan)) for plan in wave]
+            playing = [asyncio.ensure_future(play(plan)) for plan in wave]
             try:
-                for group in asyncio.as_completed(playing):
-                    finished = await group
-                    groups.append(finished)
-                    if on_group is not None:
-                        on_group(finished)
+                groups += await asyncio.gather(*playing)
             except BaseException:
                 await _cancel(playing)
                 raise
-        order = {id(plan.task): index for index, plan in enumerate(plans)}
-        return sorted(groups, key=lambda group: order[id(group.task)])
+        return groups
 
 
 def _may_be_own(failure: InfrastructureError) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from sparring.runtime.allocator import return_freed_memory_soon
+from sparring.runtime.machine import count_processors
 from sparring.runtime.shares import CoreShare, applied_share
 
 Arguments = ParamSpec("Arguments")
@@ -23,7 +23,7 @@ SWITCH_SECONDS = 0.0005
 """The time after which a thread that computes lets the event loop run. With Python's default of 5 ms, a request that takes the
 event loop ten steps waits 50 ms in all while another thread reads a long text."""
 
-_LONG_TEXTS = ThreadPoolExecutor(max(1, min(4, (os.cpu_count() or 1) // 2)), thread_name_prefix="sparring-text")
+_LONG_TEXTS = ThreadPoolExecutor(max(1, min(4, count_processors() // 2)), thread_name_prefix="sparring-text")
 """Few threads, so that strangers who send long texts take neither all cores nor, because each thread keeps the memory that it
 has freed, much memory."""
 

@@ -4,7 +4,6 @@ machine."""
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from sparring.models.precision import resolve_device
 from sparring.run_folders.recipe_files import find_code_folder
 from sparring.runtime import interrupts
 from sparring.runtime.allocator import return_large_blocks
+from sparring.runtime.machine import default_threads
 from sparring.training.learner import TorchLearner
 from sparring.training.rank import RankLearner
 from sparring.training.server import learner_app
@@ -31,7 +31,7 @@ def serve_engine(
 
     `on_ready` receives the address. Raises ServiceError if the model cannot be loaded or the address is in use.
     """
-    torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
+    torch.set_num_threads(config.run.num_threads or default_threads())
     policy = load_policy(config, find_code_folder(recipe))
     weights = policy.snapshot()
     model = ServedModel(
@@ -53,7 +53,7 @@ def serve_learner(
 ) -> None:
     """Serve the learner of a recipe's model until interrupted. With `shards_weights`, the ranks of a group divide the
     weights. Raises the same errors as `serve_engine`."""
-    torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
+    torch.set_num_threads(config.run.num_threads or default_threads())
     folder = find_code_folder(recipe)
     algorithm = load_algorithm(config, folder)
     # A model that does not fit the device is loaded into the main memory first.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from sparring.models.pretrained import load_pretrained
 from sparring.protocols import Chat, Engine
 from sparring.run_folders import RunFolder
 from sparring.runtime import interrupts
+from sparring.runtime.machine import default_threads
 from sparring.serving.access import Access
 from sparring.serving.run_versions import Probe, RunVersions
 from sparring.training import checkpoints
@@ -102,7 +102,7 @@ def serve(
     Raises UsageError if the model has no such versions or cannot be served with vLLM, and ServiceError if it cannot be
     loaded, the address is in use, or the vLLM servers do not compute with the trained weights.
     """
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(default_threads())
     served = _load(model) if vllm is None else _load_on_vllm(model, vllm)
     sampling = _sampling(model, max_tokens, temperature)
     open_server = partial(

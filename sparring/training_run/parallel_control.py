@@ -14,8 +14,8 @@ from typing import Final, Self, final
 from sparring.config import Config
 from sparring.errors import SparringError
 from sparring.models.precision import resolve_device
-from sparring.planning.devices import available_bytes
 from sparring.run_folders import RunFolder
+from sparring.runtime.machine import available_bytes, count_processors
 from sparring.runtime.server_process import start_in_keeper
 from sparring.tracking import Console
 from sparring.tracking.process import resident_bytes
@@ -114,5 +114,4 @@ def has_idle_cores(config: Config) -> bool:
     threads, is_here = config.run.num_threads, config.engine.type == "torch" and config.learner.type == "here"
     if threads is None or not is_here or resolve_device(config.model.device) != "cpu":
         return False
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores >= 2 * threads
+    return count_processors() >= 2 * threads

@@ -419,11 +419,10 @@ class TrainingRun:
             max_tokens=section.val_max_tokens or self._config.sampling.sampling_max_tokens,
         )
         with self._console.steps(f"validation: {row.name}", len(tasks)) as progress:
-            evaluation, groups = await evaluate(
+            [(evaluation, groups)] = await evaluate(
                 parts.collector,
                 tasks,
-                row,
-                sampling=sampling,
+                [(row, sampling)],
                 criterion=parts.criterion,
                 in_waves=parts.is_deterministic,
                 attempt=str(time.time_ns()),

@@ -119,6 +119,31 @@ def test_the_command_that_a_claim_proposes_plays_the_control_that_was_missing(tr
     assert prints[0] == prints[1] != rows[0]["warm start"]["fingerprint"]
 
 
+def test_the_temperatures_of_a_policy_share_the_tokens_that_their_episodes_have_in_common(trained: Path) -> None:
+    def read(*temperatures: str) -> tuple[list[Any], int, set[tuple[int, ...]]]:
+        """Return the scores and the tokens of an evaluation, the computed tokens, and the different histories."""
+        options = [option for one in temperatures for option in ("--temperature", one)]
+        report = evaluated(str(trained), "--policy", "tuned", *options)
+        path = trained / "trajectories" / f"held_out-{int(Path(report['path']).stem.rpartition('-')[2])}.jsonl"
+        episodes = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        turns = [turn for episode in episodes for turn in episode["turns"]]
+        texts = [(*turn["prompt_ids"], *turn["token_ids"]) for turn in turns]
+        results = [
+            [[one["temperature"], one["tasks"]] for one in report["evaluations"]],
+            sorted(
+                (one["task"]["id"], one["attempt"], str([turn["token_ids"] for turn in one["turns"]]))
+                for one in episodes
+            ),
+        ]
+        different = {text[:end] for text in texts for end in range(1, len(text) + 1)}
+        return results, sum(turn["num_computed_tokens"] for turn in turns), different
+
+    together, computed, different = read("0", "1")
+    (greedy, num_greedy, _), (sampled, num_sampled, _) = read("0"), read("1")
+    assert together == [greedy[0] + sampled[0], sorted(greedy[1] + sampled[1])]
+    assert computed < 1.02 * len(different) < num_greedy + num_sampled
+
+
 def test_the_control_with_random_rewards_is_trained_and_played_by_the_commands_that_a_claim_proposes(
     tmp_path: Path,
 ) -> None:

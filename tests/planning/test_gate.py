@@ -114,23 +114,3 @@ def test_activations_are_recomputed_where_the_recipe_does_not_fit_otherwise(
         fixed = load_config(recipe, [f"optimizer.activation_checkpointing={setting}"])
         assert needs_checkpointing(fixed, LLAMA_TINY) is (setting == "true")
     assert not needs_checkpointing(asked, {"model_type": "not a decoder"})
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_the_memory_of_a_container_is_what_its_control_groups_leave(tmp_path: Path, version: int) -> None:
-    membership, root = tmp_path / "cgroup", tmp_path / "fs"
-    membership.write_text({1: "9:name=systemd:/\n4:memory,hugetlb:/pod/box\n", 2: "0::/pod/box\n"}[version], "ascii")
-    top = root / "memory" if version == 1 else root
-    limit, used = {
-        1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        2: ("memory.max", "memory.current"),
-    }[version]
-    for folder, values in ((top / "pod" / "box", ("1000", "400", 50)), (top / "pod", ("max", "900", 0))):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / limit).write_text(values[0], "ascii")
-        (folder / used).write_text(values[1], "ascii")
-        (folder / "memory.stat").write_text(f"anon 1\ninactive_file {values[2]}\n", "ascii")
-    assert list(devices.left_in_groups(membership, root)) == [650]
-    (top / "pod" / limit).write_text("2000", "ascii")
-    assert sorted(devices.left_in_groups(membership, root)) == [650, 1100]
-    assert list(devices.left_in_groups(tmp_path / "missing", root)) == []

@@ -113,11 +113,10 @@ async def _run_episodes(
             temperature=sampling.temperature,
             group_size=group_size,
         )
-        evaluation, groups = await evaluate(
+        [(evaluation, groups)] = await evaluate(
             parts.collector,
             tasks,
-            row,
-            sampling=sampling,
+            [(row, sampling)],
             criterion=parts.criterion,
             in_waves=in_waves,
             attempt=str(time.time_ns()),

@@ -4,7 +4,6 @@ episodes."""
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +22,7 @@ from sparring.checks.evidence.token_counts import (
 from sparring.config import Config
 from sparring.findings import Finding, Severity
 from sparring.run_folders.stored import read_rows
+from sparring.runtime.machine import count_processors
 from sparring.types import Json, Outcome, StopReason
 
 MOST_CAPPED = 0.05
@@ -290,7 +290,7 @@ def _with_program(subject: Subject, cost: Finding, episodes: int) -> Finding:
     """Return the note with the CPU time of the agent's program, which starts anew in every episode, if it was played."""
     if subject.config.agent.command is None or not has_own_agent(subject):
         return cost
-    seconds, processors = get_own_agent(subject).processor_seconds, len(os.sched_getaffinity(0))
+    seconds, processors = get_own_agent(subject).processor_seconds, count_processors()
     if seconds is None or seconds < _SLOW_PROGRAM:
         return cost
     minutes = episodes * seconds / processors / 60

@@ -16,7 +16,11 @@ class RunSection(Section):
     )
     runs_dir: str = Field(default="runs", description="Folder of all runs, relative to the working directory.")
     seed: int = Field(default=0, ge=0, description="Seed of data order, sampling and initialization.")
-    num_threads: int | None = Field(default=None, ge=1, description="CPU threads of torch; None uses every core.")
+    num_threads: int | None = Field(
+        default=None,
+        ge=1,
+        description="CPU threads of torch; None uses OMP_NUM_THREADS, or every core that the process may use.",
+    )
     copy_to: str | None = Field(
         default=None,
         description="Address of a store, such as s3://BUCKET/FOLDER, where a copy of the run is kept up to date.",

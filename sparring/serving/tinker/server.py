@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import torch
 
 from sparring.runtime import interrupts
+from sparring.runtime.machine import default_threads
 from sparring.serving.access import Access
 from sparring.serving.tinker.app import create_app
 from sparring.serving.tinker.base import BaseModel
@@ -38,7 +38,7 @@ def serve_tinker(
     Raises UsageError if the model's architecture cannot be trained here, and ServiceError if it cannot be loaded, the folder
     of checkpoints cannot be created, or the address is in use.
     """
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(default_threads())
     checkpoints = Checkpoints(options.checkpoints)
     base = BaseModel(
         model,
