@@ -336,7 +336,9 @@ class MultiTurnRLEvaluator:
                 )
                 for temperature, group_size in self._settings(policy, job.plan)
             ]
-            played += await self._play(parts, rows, tasks, attempt=job.start, in_waves=player.in_waves)
+            # Only the engine of a model shares what episodes have in common; an endpoint that fails is noticed after one row.
+            for run_together in [rows] if policy.has_weights else [[row] for row in rows]:
+                played += await self._play(parts, run_together, tasks, attempt=job.start, in_waves=player.in_waves)
         evaluations = tuple(evaluation for evaluation, _ in played)
         lost_together = parts.collector.losses.finding()
         if lost_together is not None:
@@ -356,13 +358,14 @@ class MultiTurnRLEvaluator:
     async def _play(
         self, parts: EvaluationParts, rows: Sequence[Row], tasks: Sequence[Task], *, attempt: str, in_waves: bool
     ) -> list[tuple[Evaluation, list[TrajectoryGroup]]]:
-        """Run the episodes of a policy at all its temperatures."""
+        """Run the episodes of a policy at one or more temperatures."""
         max_tokens = self.config.sampling.sampling_max_tokens
         settings = [
             (row, Sampling(temperature=1.0 if row.temperature is None else row.temperature, max_tokens=max_tokens))
             for row in rows
         ]
-        with self._console.steps(f"{SPLIT}: {rows[0].name}", len(rows) * len(tasks)) as progress:
+        shown = rows[0].label if len(rows) == 1 else rows[0].name
+        with self._console.steps(f"{SPLIT}: {shown}", len(rows) * len(tasks)) as progress:
             played = await evaluate(
                 parts.collector,
                 tasks,

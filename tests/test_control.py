@@ -25,7 +25,7 @@ from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import warm_start
 from sparring.training.learner import AdamWState
 from sparring.training_run import control, rl_time
-from sparring.training_run.control import Control, continue_warm_start
+from sparring.training_run.control import Control
 
 ROOT = Path(__file__).parents[1]
 SMALL = (
@@ -97,37 +97,6 @@ def test_it_follows_from_the_seed_and_evaluations_play_it_next_to_the_others(run
     assert report["comparisons"][-1]["before"] == "warm-start-continued-t1"
     alone = sparring("eval", str(run), "--policy", "warm_start_continued", "--temperature", "0", "--json")
     assert [one["name"] for one in json.loads(alone.stdout)["evaluations"]] == ["warm start continued"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "num_validations"),
-    [
-        (("evaluation.eval_group_size=1",), 4),
-        ((), 5),  # with two episodes for each task
-        (("evaluation.eval_group_size=1", "evaluation.eval_temperature=0.9"), 5),
-        (("evaluation.eval_group_size=1", "evaluation.val_num_tasks=2"), 5),
-        (("evaluation.eval_group_size=1", "evaluation.success_threshold=0.5"), 5),
-    ],
-)
-def test_the_validation_of_the_warm_start_is_that_of_rl_if_it_has_the_same_settings(
-    run: Path, monkeypatch: pytest.MonkeyPatch, changes: tuple[str, ...], num_validations: int
-) -> None:
-    validated: list[int] = []
-    evaluate = control.evaluate
-
-    def count(*arguments: Any, **options: Any) -> Any:
-        validated.append(1)
-        return evaluate(*arguments, **options)
-
-    monkeypatch.setattr(control, "evaluate", count)
-    stored = json.loads((run / "evaluations" / "validation-0.json").read_text())
-    found = continue_warm_start(run, steps=4, overrides=changes, quiet=True)
-    assert len(validated) == num_validations
-    assert found.validated[0] == stored["success"]["mean"]  # the policy is too weak for any success
-    (run / "evaluations" / "validation-0.json").write_text("{")
-    validated.clear()
-    continue_warm_start(run, steps=4, overrides=changes, quiet=True)
-    assert len(validated) == 5
 
 
 def test_without_a_number_it_lasts_longer_than_rl_did(run: Path) -> None:

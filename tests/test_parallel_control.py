@@ -204,17 +204,20 @@ def chase(*overrides: str) -> Config:
 
 
 def test_cores_are_idle_where_a_run_uses_at_most_half_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(parallel_control, "granted_processors", lambda: 4.0)
     monkeypatch.setattr(parallel_control, "resolve_device", lambda name: name if name == "cuda" else "cpu")
     assert has_idle_cores(chase("run.num_threads=1"))
     assert has_idle_cores(chase("run.num_threads=2"))
     assert not has_idle_cores(chase("run.num_threads=3"))
+    monkeypatch.setattr(parallel_control, "granted_processors", lambda: 3.5)
+    assert not has_idle_cores(chase("run.num_threads=2"))
+    monkeypatch.setattr(parallel_control, "granted_processors", lambda: 4.0)
     assert not has_idle_cores(chase("model.device=cuda"))
     assert not has_idle_cores(load_config(ROOT / "recipes" / "quickstart" / "recipe.toml", []))  # every core
 
 
 def test_without_enough_memory_no_second_process_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(parallel_control, "granted_processors", lambda: 2.0)
     asked = threading.Event()
     monkeypatch.setattr(parallel_control, "available_bytes", lambda: int(asked.set() is None))
     run = new_run(tmp_path)
@@ -229,7 +232,7 @@ def test_without_enough_memory_no_second_process_starts(tmp_path: Path, monkeypa
 def test_a_second_process_that_fails_is_announced_and_one_that_is_not_needed_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(parallel_control, "granted_processors", lambda: 2.0)
     mark = f"{time.time_ns()}"
     monkeypatch.setenv(MARK, mark)
     trainer = MultiTurnRLTrainer(

@@ -16,6 +16,7 @@ from sparring.planning.division import RUN, refuse_unused
 from sparring.planning.plan import Episodes, Plan, changes, longest_episodes, make_plan, settings_of, show_bytes
 from sparring.planning.resolve import require_shape
 from sparring.planning.shapes import ModelShape
+from sparring.runtime.machine import default_threads
 from sparring.tracking import Console
 
 
@@ -104,4 +105,6 @@ def _calibrated(config: Config, model: ModelShape) -> Device:
     is_cuda = resolve_device(config.model.device).startswith("cuda")
     unmeasured = this_machine(flops=1.0, bandwidth=1.0, is_cuda=is_cuda)
     settings = settings_of(config, unmeasured)
-    return calibrate(model, settings, num_threads=config.run.num_threads, device=config.model.device)
+    return calibrate(
+        model, settings, num_threads=config.run.num_threads or default_threads(), device=config.model.device
+    )

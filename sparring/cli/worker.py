@@ -22,7 +22,8 @@ from sparring.serving.access import KEY_VARIABLE
 def worker(
     connect: Annotated[str, typer.Option(metavar="HOST:PORT", help="The address on which the run listens.")],
     processes: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Number of processes; by default one for each core.")
+        int | None,
+        typer.Option(min=1, max=1024, help="Number of processes; by default one for each processor that it may use."),
     ] = None,
     recipe: Annotated[
         Path | None,

@@ -19,6 +19,7 @@ from sparring.evaluation.statistics import Interval, mean_interval
 from sparring.pages.html import table
 from sparring.rollouts import Collector, GroupPlan, MainPolicy
 from sparring.rollouts.metrics import count_refusals
+from sparring.rollouts.plan import order_for_sharing
 from sparring.types import Json, Outcome, Sampling, Task, Trajectory, TrajectoryGroup
 
 BEARING_SECTIONS = frozenset({"model", "data", "environment", "agent", "policies", "reward", "sampling", "rollout"})
@@ -326,8 +327,8 @@ async def evaluate(
 ) -> list[tuple[Evaluation, list[TrajectoryGroup]]]:
     """Run `group_size` episodes of each task for each row, and return the summary and the groups of each row.
 
-    The rows of one policy, at different temperatures, are run together: the episodes of a task start at the same time, so the
-    engine computes what they have in common only once.
+    Several rows are one policy at different temperatures. The episodes of a task start at the same time, so that the engine
+    computes what they have in common once, unless this needs many more waves.
 
     Seeds depend only on the split, the task (its position and id) and the member. Different policies therefore get the
     same random draws, regardless of the order in which they are evaluated. Lost episodes are excluded from all metrics
@@ -338,23 +339,27 @@ async def evaluate(
         refuse_shared_ids(tasks, row.split)
     began = seconds()
     plans = [
-        GroupPlan(
-            task=task,
-            position=index,
-            group_size=row.group_size,
-            sampling=sampling,
-            split=row.split,
-            label=f"{row.label}@{attempt}",
-            policy=row.policy,
-            done=row.done.get(task.id, {}),
-            keep=row.keep,
-        )
-        for index, task in enumerate(tasks)
+        [
+            GroupPlan(
+                task=task,
+                position=index,
+                group_size=row.group_size,
+                sampling=sampling,
+                split=row.split,
+                label=f"{row.label}@{attempt}",
+                policy=row.policy,
+                done=row.done.get(task.id, {}),
+                keep=row.keep,
+            )
+            for index, task in enumerate(tasks)
+        ]
         for row, sampling in rows
     ]
-    groups = await collector.play_all(plans, in_waves=in_waves, on_group=on_group)
+    ordered = order_for_sharing(plans, collector.max_concurrency)
+    groups = await collector.play_all(ordered, in_waves=in_waves, on_group=on_group)
     duration = seconds() - began
-    by_row = [groups[place :: len(rows)] for place in range(len(rows))]
+    found = {id(plan): group for plan, group in zip(ordered, groups, strict=True)}
+    by_row = [[found[id(plan)] for plan in of_row] for of_row in plans]
     return [
         (
             summarize(

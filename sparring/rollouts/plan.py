@@ -12,6 +12,9 @@ from sparring.protocols import Chat, Engine, MessageEngine, RewardFunction, Scor
 from sparring.sessions import AnySession, EpisodeLimits
 from sparring.types import Sampling, Task, Trajectory
 
+MORE_WAVES = 1.2
+"""How many times as many waves may be run so that the episodes of a task share computations."""
+
 Agent: TypeAlias = Callable[[Task, AnySession], Awaitable[AgentResult]]
 """A function that carries out a task through a session. It raises InfrastructureError if the environment fails."""
 
@@ -147,3 +150,12 @@ def split_into_waves(plans: Sequence[GroupPlan], max_concurrency: int) -> list[l
         cut[-1].append(plan)
         num_free -= plan.group_size
     return cut
+
+
+def order_for_sharing(rows: Sequence[Sequence[GroupPlan]], max_concurrency: int) -> list[GroupPlan]:
+    """Return the plans of several rows, which have the same tasks, in the order in which they run: the plans of a task next to
+    each other, so that their episodes share computations, or row after row if the waves would be much emptier otherwise."""
+    apart = [plan for row in rows for plan in row]
+    together = [plan for of_task in zip(*rows, strict=True) for plan in of_task]
+    num_apart, num_together = (len(split_into_waves(plans, max_concurrency)) for plans in (apart, together))
+    return together if num_together <= MORE_WAVES * num_apart else apart

@@ -15,25 +15,32 @@ from pathlib import Path
 from typing import final
 
 MEMBERSHIP, ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+ALLOWED = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+"""The number of processors that this process may run on. It is read before torch is imported: with OMP_PROC_BIND, that binds the
+importing thread to one processor."""
+
+
+def granted_processors() -> float:
+    """Return how many processors' time this process may use: the processors that it may run on, or less if its cgroups grant
+    less."""
+    return min([float(ALLOWED), *CGroups().processors()])
 
 
 def count_processors() -> int:
-    """Return the number of processors that this process may use, at least 1: those that its threads may run on, or the
-    processor time that its cgroups grant, rounded up. A thread more would only take time from the others."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([allowed, *map(math.ceil, CGroups().processors())]))
+    """Return the number of threads that `granted_processors` keep busy, at least 1. One more would only take time from the
+    others."""
+    return max(1, math.ceil(granted_processors()))
 
 
 def default_threads(num_processes: int = 1) -> int:
     """Return the number of threads for the computations of each of these processes where no setting states it: the environment
-    variable OMP_NUM_THREADS, or the processors divided among the processes."""
+    variable OMP_NUM_THREADS, or the processors. Several processes divide the processors among them."""
+    share = max(1, count_processors() // num_processes)
     # OMP_NUM_THREADS may be a list for nested regions. An invalid value is ignored, as OpenMP does.
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return (
-        int(wanted)
-        if re.fullmatch(r"0*[1-9]\d{0,3}", wanted, flags=re.ASCII)
-        else max(1, count_processors() // num_processes)
-    )
+    if not re.fullmatch(r"0*[1-9]\d{0,3}", wanted, flags=re.ASCII):
+        return share
+    return int(wanted) if num_processes == 1 else min(int(wanted), share)
 
 
 def total_bytes() -> int:
@@ -100,16 +107,17 @@ class CGroups:
         except OSError:
             return
         for line in lines:
-            _, controllers, name = line.split(":", 2)
-            if controllers and controller not in controllers.split(","):
+            _, controllers, name = (*line.split(":", 2), "", "")[:3]
+            if not name or (controllers and controller not in controllers.split(",")):
                 continue
-            top = self.root / controller if controllers else self.root
-            folder = top / name.lstrip("/")
-            for group in (folder, *folder.parents):
-                if not group.is_relative_to(top):
-                    break
-                yield group, 1 if controllers else 2
+            # Controllers that are mounted together have a link each, but not in every container.
+            for top in [self.root / one for one in (controller, controllers)] if controllers else [self.root]:
+                folder = top / name.lstrip("/")
+                for group in (folder, *folder.parents):
+                    if not group.is_relative_to(top):
+                        break
+                    yield group, 1 if controllers else 2
 
 
 def _read(path: Path) -> str:
-    return path.read_text("ascii")
+    return os.fsdecode(path.read_bytes())  # a group's name may be any bytes

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from sparring.assembly import (
     TrainingParts,
-    find_overrides,
     load_checkpoint_weights,
     load_demonstrations,
     load_into_engine,
@@ -26,9 +25,8 @@ from sparring.assembly import (
 )
 from sparring.config import Config, load_config
 from sparring.config.sections import WarmStartSection
-from sparring.errors import DataError, UsageError
+from sparring.errors import UsageError
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
-from sparring.evaluation.report import read_report
 from sparring.ledger.states import CONTROL_LABEL
 from sparring.run_folders import RunFolder
 from sparring.run_folders.locks import CONTROL_LOCK, hold_lock
@@ -287,8 +285,6 @@ async def _validate(loaded: LoadedRun[TrainingParts], step: int) -> Evaluation:
     if not tasks:
         raise UsageError("the control is chosen on validation tasks, but there are none; set data.validation.")
     weights, version = parts.learner.export_weights(), parts.engine.policy_version + 1
-    if step == 0 and (known := _find_validation(loaded, weights.fingerprint, [task.id for task in tasks])) is not None:
-        return known
     await load_into_engine(parts, loaded.folder, weights, version=version)
     row = Row(
         name=f"control {step}",
@@ -311,23 +307,3 @@ async def _validate(loaded: LoadedRun[TrainingParts], step: int) -> Evaluation:
         kind_of=parts.kind_of,
     )
     return evaluation
-
-
-def _find_validation(loaded: LoadedRun[TrainingParts], fingerprint: str, task_ids: Sequence[str]) -> Evaluation | None:
-    """Return RL's first validation if it ran the episodes that the control would run: the same weights, tasks and
-    settings."""
-    folder, config = loaded.folder, loaded.parts.config
-    rl = folder.config()
-    changes = [
-        key for key in find_overrides(rl, config) if not key.startswith("evaluation.") or key.endswith("threshold")
-    ]
-    max_tokens = rl.evaluation.val_max_tokens or rl.sampling.sampling_max_tokens
-    if changes or rl.evaluation.val_top_p != 1.0 or max_tokens != config.sampling.sampling_max_tokens:
-        return None
-    try:
-        (found,) = read_report(folder.evaluations / "validation-0.json").evaluations
-    except (DataError, ValueError):
-        return None  # there is none, or it is damaged
-    wanted = (fingerprint, config.serving_temperature, config.evaluation.eval_group_size, tuple(task_ids), 0)
-    given = (found.fingerprint, found.temperature, found.group_size, found.task_ids, found.num_lost)
-    return found if given == wanted else None

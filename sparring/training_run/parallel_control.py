@@ -15,7 +15,7 @@ from sparring.config import Config
 from sparring.errors import SparringError
 from sparring.models.precision import resolve_device
 from sparring.run_folders import RunFolder
-from sparring.runtime.machine import available_bytes, count_processors
+from sparring.runtime.machine import available_bytes, granted_processors
 from sparring.runtime.server_process import start_in_keeper
 from sparring.tracking import Console
 from sparring.tracking.process import resident_bytes
@@ -114,4 +114,4 @@ def has_idle_cores(config: Config) -> bool:
     threads, is_here = config.run.num_threads, config.engine.type == "torch" and config.learner.type == "here"
     if threads is None or not is_here or resolve_device(config.model.device) != "cpu":
         return False
-    return count_processors() >= 2 * threads
+    return granted_processors() >= 2 * threads

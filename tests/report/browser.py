@@ -84,6 +84,9 @@ class Page:
 
     def visit(self, url: str) -> float:
         """As `open`, by address."""
+        # The page before may report errors until it is gone.
+        self.send("Page.navigate", url="about:blank")
+        self.wait_for("location.href === 'about:blank'")
         self.complaints.clear()
         self.requests.clear()
         self.statuses.clear()

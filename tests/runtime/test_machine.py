@@ -75,6 +75,23 @@ def test_in_a_container_without_its_own_view_the_root_is_the_container(groups: C
     assert (list(groups.processors()), list(groups.memory())) == ([3.0], [(1000, 400)])
 
 
+def test_controllers_that_are_mounted_together_need_no_link(tmp_path: Path) -> None:
+    (tmp_path / "cgroup").write_text("3:cpu,cpuacct:/pod\n", "ascii")
+    folder = tmp_path / "fs" / "cpu,cpuacct" / "pod"
+    folder.mkdir(parents=True)
+    (folder / "cpu.cfs_quota_us").write_text("150000\n", "ascii")
+    (folder / "cpu.cfs_period_us").write_text("100000\n", "ascii")
+    assert list(CGroups(tmp_path / "cgroup", tmp_path / "fs").processors()) == [1.5]
+
+
+def test_a_group_may_have_any_name_and_a_damaged_line_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "cgroup").write_bytes(b"nothing\n0::/b\xfcro\n")
+    folder = tmp_path / "fs" / os.fsdecode(b"b\xfcro")
+    folder.mkdir(parents=True)
+    (folder / "cpu.max").write_text("50000 100000\n", "ascii")
+    assert list(CGroups(tmp_path / "cgroup", tmp_path / "fs").processors()) == [0.5]
+
+
 def test_a_machine_without_control_groups_has_no_limits(tmp_path: Path) -> None:
     groups = CGroups(tmp_path / "missing", tmp_path)
     assert (list(groups.processors()), list(groups.memory())) == ([], [])
@@ -86,16 +103,26 @@ def test_a_machine_without_control_groups_has_no_limits(tmp_path: Path) -> None:
 def test_the_least_of_affinity_and_grants_counts_rounded_up(
     monkeypatch: pytest.MonkeyPatch, allowed: int, granted: list[float], found: int
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(allowed)))
+    monkeypatch.setattr(machine, "ALLOWED", allowed)
     monkeypatch.setattr(CGroups, "processors", lambda _: iter(granted))
     assert count_processors() == found
 
 
-def test_a_system_without_affinity_counts_all_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 5)
-    monkeypatch.setattr(CGroups, "processors", lambda _: iter(()))
-    assert count_processors() == 5
+def test_the_processors_are_still_known_after_openmp_has_bound_the_thread() -> None:
+    imports = "from sparring import MultiTurnRLTrainer, check; import sparring.serving.serve, torch"
+    code = f"{imports}; from sparring.runtime.machine import count_processors; print(count_processors())"
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_PROC_BIND": bind},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for bind in ("false", "true")
+    ]
+    assert found[0] == found[1] == f"{count_processors()}\n"
 
 
 @pytest.mark.parametrize(
@@ -112,12 +139,14 @@ def test_the_usual_variable_of_openmp_states_the_threads(
     assert default_threads() == threads
 
 
-def test_processes_divide_the_processors_but_not_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_divide_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "count_processors", lambda: 5)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert (default_threads(2), default_threads(8)) == (2, 1)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert default_threads(2) == 3
+    assert (default_threads(), default_threads(2)) == (3, 2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert default_threads(2) == 1
 
 
 def make_group(parent: Path, name: str, files: dict[str, str]) -> Path | None:
