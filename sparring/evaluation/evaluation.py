@@ -355,7 +355,7 @@ async def evaluate(
         ]
         for row, sampling in rows
     ]
-    ordered = order_for_sharing(plans, collector.max_concurrency)
+    ordered = order_for_sharing(plans, collector.max_concurrency if in_waves else None)
     groups = await collector.play_all(ordered, in_waves=in_waves, on_group=on_group)
     duration = seconds() - began
     found = {id(plan): group for plan, group in zip(ordered, groups, strict=True)}

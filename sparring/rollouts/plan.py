@@ -152,10 +152,13 @@ def split_into_waves(plans: Sequence[GroupPlan], max_concurrency: int) -> list[l
     return cut
 
 
-def order_for_sharing(rows: Sequence[Sequence[GroupPlan]], max_concurrency: int) -> list[GroupPlan]:
+def order_for_sharing(rows: Sequence[Sequence[GroupPlan]], max_concurrency: int | None) -> list[GroupPlan]:
     """Return the plans of several rows, which have the same tasks, in the order in which they run: the plans of a task next to
-    each other, so that their episodes share computations, or row after row if the waves would be much emptier otherwise."""
-    apart = [plan for row in rows for plan in row]
+    each other, so that their episodes share computations. If they run in waves of `max_concurrency` episodes, and these would be
+    much emptier, the rows run one after the other."""
     together = [plan for of_task in zip(*rows, strict=True) for plan in of_task]
+    if max_concurrency is None:
+        return together
+    apart = [plan for row in rows for plan in row]
     num_apart, num_together = (len(split_into_waves(plans, max_concurrency)) for plans in (apart, together))
     return together if num_together <= MORE_WAVES * num_apart else apart

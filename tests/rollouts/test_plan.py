@@ -49,3 +49,5 @@ def test_rows_run_one_after_the_other_if_the_waves_would_be_much_emptier(
 ) -> None:
     by_row = rows(96, *group_sizes)
     assert order_for_sharing(by_row, concurrency) == [plan for row in by_row for plan in row]
+    # Without waves, none is emptier.
+    assert order_for_sharing(by_row, None) == [plan for of_task in zip(*by_row, strict=True) for plan in of_task]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -123,6 +125,45 @@ def test_the_processors_are_still_known_after_openmp_has_bound_the_thread() -> N
         for bind in ("false", "true")
     ]
     assert found[0] == found[1] == f"{count_processors()}\n"
+
+
+def test_a_process_that_may_run_on_one_processor_counts_one() -> None:
+    bind = "import os, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
+    command = "os.execv(sys.executable, [sys.executable, '-m', 'sparring', 'doctor', '--json'])"
+    done = subprocess.run(
+        [sys.executable, "-c", bind + command],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert json.loads(done.stdout)["machine"]["processors"] == 1
+
+
+@pytest.mark.parametrize(("overrides", "threads"), [([], 3), (["run.num_threads=2"], 2)])
+def test_a_run_computes_with_the_threads_of_the_variable_unless_its_recipe_states_them(
+    tmp_path: Path, overrides: list[str], threads: int
+) -> None:
+    recipe = (ROOT / "recipes" / "pointer_chase" / "recipe.toml").read_text("utf-8")
+    shutil.copytree(
+        ROOT / "recipes" / "pointer_chase", tmp_path / "chase", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (tmp_path / "chase" / "recipe.toml").write_text(re.sub(r"(?m)^num_threads = .*$", "", recipe), "utf-8")
+    code = (
+        "import sys, torch; from sparring import MultiTurnRLTrainer\n"
+        "with MultiTurnRLTrainer(sys.argv[1], overrides=sys.argv[2:], check=False, quiet=True) as trainer:\n"
+        "    trainer.load(); print(torch.get_num_threads())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "chase"), f"run.runs_dir={tmp_path}", *overrides],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "3"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout.split()[-1] == str(threads)
 
 
 @pytest.mark.parametrize(
