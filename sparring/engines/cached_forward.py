@@ -8,34 +8,27 @@ key/value head, L tokens per row, D head dimension, H hidden, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any, Protocol, final
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from sparring.engines.decoding_attention import choose_attention
 from sparring.engines.kv_cache import KVCache, Row
+from sparring.models.decoding_operations import choose_operations
 from sparring.models.forest import forest_logprobs, layout
 from sparring.models.generic import GenericModel
 from sparring.models.llama import LlamaShape, LlamaWeights, Masks, attend_causally, forward
 from sparring.models.packed import PackedMatrices
 from sparring.models.policy import Policy
 from sparring.models.products import compute_logits, is_exact
-from sparring.models.token_tree import common_prefix
 from sparring.types import TokenSegment, Weights
-
-MIN_SHARING_ROWS, MIN_SHARED_PROMPT = 16, 64
-"""The minimum number of rows, and the minimum length of a common prefix in tokens, for which attention over the prefix
-is computed jointly."""
 
 MAX_DECODED_TOKENS = {"cpu": 32, "cuda": 64}
 """Up to this number of tokens, a decoding pass takes hardly longer than for a few tokens, because reading the weights
 takes most of the time."""
-ALIGNMENT = 64
-"""On a GPU, attention reads a multiple of this many positions of each row."""
 
 
 class Forward(Protocol):
@@ -90,6 +83,8 @@ class LeanForward:
             device=policy.device,
             has_trunk=policy.trunk is not None,
         )
+        self._build_attention = choose_attention(policy.device, policy.dtype)
+        self._operations = choose_operations(self._packed.product, policy.device, policy.dtype)
 
     def materialize(self, weights: Weights) -> LlamaWeights:
         loaded = self._policy.materialize(weights)
@@ -125,30 +120,21 @@ class LeanForward:
 
     @torch.inference_mode()
     def decode(self, weights: LlamaWeights, rows: Sequence[Row], new: Sequence[Sequence[int]]) -> Tensor:
-        shape, cache, device = weights.shape, self.cache, self._policy.device
+        device = self._policy.device
         counts = [len(tokens) for tokens in new]
         begins = [len(row.token_ids) for row in rows]
         positions = [begin + place for begin, count in zip(begins, counts, strict=True) for place in range(count)]
         offsets = [row.offset for row, count in zip(rows, counts, strict=True) for _ in range(count)]
         positions_N = torch.tensor(positions, device=device)
         places_N = positions_N + torch.tensor(offsets, device=device)
-        repeat = shape.num_heads // shape.num_kv_heads
-        runs = _runs(rows, counts, repeat, device=device, dtype=weights.final_norm.dtype)
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = cache.write(layer, places_N, k, v)
-            queries_N_K_R_D = q.reshape(len(positions), shape.num_kv_heads, repeat, shape.head_dim)
-            outputs = [run.attend(queries_N_K_R_D[run.members], keys, values) for run in runs]
-            out = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
-            return out.reshape(len(positions), shape.num_heads * shape.head_dim)
-
+        attend = self._build_attention(weights.shape, self.cache, rows, counts)
         ids_N = torch.tensor(list(chain.from_iterable(new)), device=device)
         hidden_N_H = forward(
             weights,
             ids_N,
             positions_N,
             attend,
-            product=self._packed.product,
+            operations=self._operations,
             on_layer=self._write_trunk(places_N),
         )
         for row, tokens in zip(rows, new, strict=True):
@@ -247,131 +233,3 @@ class GenericForward:
         if row not in self._caches:
             self._caches[row] = self._model.new_cache()
         return self._caches[row]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """Rows of equal capacity that one attention computation reads in place. They occupy at least half of the slots in
-    their range of the cache (a slot has the size of one row)."""
-
-    members: slice
-    """The members' part of the flat batch."""
-    begin: int
-    end: int
-    """The end of the range in the cache, in tokens (`begin` is its start)."""
-    capacity: int
-    longest: int
-    num_new: int
-    """The largest number of new tokens of a member. Each slot computes this number of queries."""
-    places: Tensor | None
-    """The index (slot * num_new + place) of each new token, or None if these are all indices in order."""
-    mask: Tensor
-    """[slots, 1 or num_new * R, longest - shared], added to the scores."""
-    prompt: slice
-    """The common prefix of all members, as a slice of the cache in tokens, read from the first member. It is empty if
-    the prefix is short."""
-
-    def attend(self, queries_N_K_R_D: Tensor, keys_K_S_D: Tensor, values_K_S_D: Tensor) -> Tensor:
-        """Return the attention [N, K, R, D] of the members' new tokens."""
-        num_slots, (num_heads, repeat, head_dim) = len(self.mask), queries_N_K_R_D.shape[1:]
-        if self.places is not None:
-            spread = queries_N_K_R_D.new_zeros(num_slots * self.num_new, num_heads, repeat, head_dim)
-            queries_N_K_R_D = spread.index_copy_(0, self.places, queries_N_K_R_D)
-        # The new tokens of a row read the same keys, like the query heads that share a key head.
-        apart = queries_N_K_R_D.reshape(num_slots, self.num_new, num_heads, repeat, head_dim)
-        out = self._attend(apart.transpose(1, 2).flatten(2, 3), keys_K_S_D, values_K_S_D)
-        out = out.unflatten(2, (self.num_new, repeat)).transpose(1, 2).flatten(0, 1)
-        return out if self.places is None else out[self.places]
-
-    def _attend(self, queries_B_K_R_D: Tensor, keys_K_S_D: Tensor, values_K_S_D: Tensor) -> Tensor:
-        if self.prompt.stop > self.prompt.start:
-            return self._attend_shared(queries_B_K_R_D, keys_K_S_D, values_K_S_D)
-        keys, values = self._rows(keys_K_S_D).transpose(0, 1), self._rows(values_K_S_D).transpose(0, 1)
-        return F.scaled_dot_product_attention(queries_B_K_R_D, keys, values, attn_mask=self.mask[:, None])
-
-    def _attend_shared(self, queries_B_K_R_D: Tensor, keys_K_S_D: Tensor, values_K_S_D: Tensor) -> Tensor:
-        """Compute attention with one matrix product for all queries and the shared prompt, one product for the rest of
-        each row, and one softmax over both. The prompt's keys and values are thus read once instead of once per row (as
-        in arXiv:2402.05099)."""
-        num_rows, num_heads, repeat, head_dim = queries_B_K_R_D.shape
-        scaled = queries_B_K_R_D * head_dim**-0.5
-        flat_K_BR_D = scaled.transpose(0, 1).reshape(num_heads, num_rows * repeat, head_dim)
-        own_keys, own_values = self._rows(keys_K_S_D), self._rows(values_K_S_D)
-        shared_scores = torch.bmm(flat_K_BR_D, keys_K_S_D[:, self.prompt].transpose(1, 2))
-        own_scores = [
-            torch.baddbmm(self.mask, scaled[:, head], own_keys[head].transpose(1, 2)) for head in range(num_heads)
-        ]
-        num_shared = self.prompt.stop - self.prompt.start
-        weights = torch.cat(
-            (shared_scores.view(num_heads, num_rows, repeat, num_shared), torch.stack(own_scores)), dim=-1
-        ).softmax(dim=-1)
-        shared_weights = weights[..., :num_shared].reshape(num_heads, num_rows * repeat, num_shared)
-        shared_K_B_R_D = torch.bmm(shared_weights, values_K_S_D[:, self.prompt]).view(num_heads, num_rows, repeat, -1)
-        own = [torch.bmm(weights[head, ..., num_shared:], own_values[head]) for head in range(num_heads)]
-        return (shared_K_B_R_D + torch.stack(own)).transpose(0, 1)
-
-    def _rows(self, tensor_K_S_D: Tensor) -> Tensor:
-        """Return the part of each row after the shared prompt: [K, capacities, longest - shared, D]."""
-        rows = tensor_K_S_D[:, self.begin : self.end].unflatten(1, (-1, self.capacity))
-        return rows[:, :, self.prompt.stop - self.prompt.start : self.longest]
-
-
-def _runs(
-    rows: Sequence[Row], counts: Sequence[int], repeat: int, *, device: torch.device, dtype: torch.dtype
-) -> list[_Run]:
-    """Divide the batch into runs. A new run begins at each capacity change, and wherever a run would skip more slots
-    than it uses. `counts` are the numbers of new tokens of the rows."""
-    cuts = [0]
-    for index in range(1, len(rows)):
-        first, row = rows[cuts[-1]], rows[index]
-        num_slots = (row.offset - first.offset) // row.capacity + 1
-        if row.capacity != first.capacity or num_slots > 2 * (index + 1 - cuts[-1]):
-            cuts.append(index)
-    runs = []
-    ends = [0, *accumulate(counts)]
-    for start, stop in zip(cuts, [*cuts[1:], len(rows)], strict=True):
-        members, added = rows[start:stop], counts[start:stop]
-        num_new = max(added)
-        begin, end, capacity = members[0].offset, members[-1].offset + members[0].capacity, members[0].capacity
-        num_slots = (end - begin) // capacity
-        # On a GPU, launching one fused attention is faster than launching the products into which it would be split.
-        num_shared = _num_shared(members) if device.type == "cpu" else 0
-        lengths = [num_shared] * num_slots  # a skipped row attends to some token, but its result is never read
-        slots = [(row.offset - begin) // capacity for row in members]
-        for slot, row in zip(slots, members, strict=True):
-            lengths[slot] = len(row.token_ids)
-        longest = max(len(row.token_ids) + count for row, count in zip(members, added, strict=True))
-        if device.type == "cuda":
-            # The rounded length lets the next tokens use the kernel that was chosen or built for this shape, and lets
-            # the kernel read the aligned mask in place.
-            longest = min(capacity, -(-longest // ALIGNMENT) * ALIGNMENT)
-        positions = torch.arange(num_shared, longest, device=device)
-        last = torch.tensor(lengths, device=device)[:, None] + torch.arange(num_new, device=device)
-        if num_new > 1:
-            last = last.repeat_interleave(repeat, dim=1)
-        is_hidden = positions > last[:, :, None]
-        mask = torch.zeros(is_hidden.shape, dtype=dtype, device=device).masked_fill_(is_hidden, float("-inf"))
-        places = [slot * num_new + place for slot, count in zip(slots, added, strict=True) for place in range(count)]
-        runs.append(
-            _Run(
-                members=slice(ends[start], ends[stop]),
-                begin=begin,
-                end=end,
-                capacity=capacity,
-                longest=longest,
-                num_new=num_new,
-                places=None if len(places) == num_slots * num_new else torch.tensor(places, device=device),
-                mask=mask,
-                prompt=slice(begin, begin + num_shared),
-            )
-        )
-    return runs
-
-
-def _num_shared(rows: Sequence[Row]) -> int:
-    """Return the length of the common prefix of all rows, or 0 if reading it once does not justify the additional
-    matrix products."""
-    if len(rows) < MIN_SHARING_ROWS:
-        return 0
-    shared = min(common_prefix(rows[0].token_ids, row.token_ids) for row in rows[1:])
-    return shared if shared >= MIN_SHARED_PROMPT else 0

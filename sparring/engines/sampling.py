@@ -1,11 +1,11 @@
 """Sampling of one token per row from logits. Each row has its own random stream.
 
-Shapes: B rows, T drawn tokens, V vocabulary.
+Shapes: B rows, T drawn tokens, V vocabulary, C blocks of the vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sparring.models.compiled import can_compile
 from sparring.types import Sampling
 
 BLOCK = 256
@@ -50,32 +51,30 @@ def draw(
     temperature 1. top_p < 1 keeps the smallest set of most likely tokens whose probability reaches top_p, and
     renormalizes. `top_ks` contains the number of most likely tokens of each row that are kept before that; None keeps all.
     """
-    scores_B_V = logits_B_V.float()
-    if any(one.temperature not in (0.0, 1.0) for one in sampling):
-        temperatures = torch.tensor([one.temperature or 1.0 for one in sampling], device=logits_B_V.device)
-        scores_B_V = scores_B_V / temperatures[:, None]
-    for row, top_k in enumerate(top_ks):
-        if top_k is not None and top_k < scores_B_V.shape[1]:
-            scores_B_V = scores_B_V.clone() if scores_B_V is logits_B_V else scores_B_V
-            scores_B_V[row] = _likeliest(scores_B_V[row], top_k)
-    for row, one in enumerate(sampling):
-        if one.top_p < 1.0 and one.temperature > 0:
-            scores_B_V = scores_B_V.clone() if scores_B_V is logits_B_V else scores_B_V
-            scores_B_V[row] = _nucleus(scores_B_V[row], one.top_p)
-    best_B, likeliest_B = scores_B_V.max(dim=-1)
-    # The probabilities are correct up to the factor that makes them sum to one. Sums of blocks are kept in double
-    # precision.
-    odds_B_V = (scores_B_V - best_B[:, None]).exp_()
-    if odds_B_V.shape[1] % BLOCK:
-        odds_B_V = F.pad(odds_B_V, (0, -odds_B_V.shape[1] % BLOCK))
-    blocks = odds_B_V.view(len(sampling), -1, BLOCK)
-    cumulated = blocks.sum(dim=-1).double().cumsum(dim=-1)
-    rows_T = torch.tensor(range(len(sampling)) if rows is None else rows, device=logits_B_V.device)
-    uniforms_T = torch.tensor(uniforms, dtype=torch.float64, device=logits_B_V.device)
-    greedy_T = torch.tensor([one.temperature == 0 for one in sampling], device=logits_B_V.device)[rows_T]
-    tokens_T = torch.where(greedy_T, likeliest_B[rows_T], _search(blocks, cumulated, rows_T, uniforms_T))
-    scores_T = scores_B_V[rows_T, tokens_T] - best_B[rows_T]
-    logprobs_T = scores_T.double() - cumulated[rows_T, -1].log()
+    scores_B_V, device = logits_B_V.float(), logits_B_V.device
+    temperatures_B = torch.tensor([one.temperature or 1.0 for one in sampling], device=device)
+    top_ks = tuple(top_ks) or (None,) * len(sampling)
+    if any(_removes(one, top_k, scores_B_V.shape[1]) for one, top_k in zip(sampling, top_ks, strict=True)):
+        scores_B_V = scores_B_V / temperatures_B[:, None]
+        temperatures_B = torch.ones_like(temperatures_B)
+        for row, (one, top_k) in enumerate(zip(sampling, top_ks, strict=True)):
+            if top_k is not None and top_k < scores_B_V.shape[1]:
+                scores_B_V[row] = _likeliest(scores_B_V[row], top_k)
+            if one.top_p < 1.0 and one.temperature > 0:
+                scores_B_V[row] = _nucleus(scores_B_V[row], one.top_p)
+    best_B, likeliest_B, sums_B_C = _summarize(scores_B_V, temperatures_B)
+    rows_T = torch.tensor(range(len(sampling)) if rows is None else rows, device=device)
+    cumulated_T_C = sums_B_C.double().cumsum(dim=-1)[rows_T]
+
+    def log_odds(tokens_T_X: Tensor) -> Tensor:
+        """Return the log-probabilities of tokens, up to the constant that makes a row's probabilities sum to one."""
+        scores_T_X = scores_B_V[rows_T[:, None], tokens_T_X] / temperatures_B[rows_T, None]
+        return scores_T_X - best_B[rows_T, None]
+
+    drawn_T = _search(cumulated_T_C, uniforms, log_odds, scores_B_V.shape[1])
+    greedy_T = torch.tensor([one.temperature == 0 for one in sampling], device=device)[rows_T]
+    tokens_T = torch.where(greedy_T, likeliest_B[rows_T], drawn_T)
+    logprobs_T = log_odds(tokens_T[:, None])[:, 0].double() - cumulated_T_C[:, -1].log()
     return tokens_T, logprobs_T.clamp(max=0.0).float()
 
 
@@ -96,21 +95,53 @@ def constrain(logits_B_V: Tensor, allowed: Mapping[int, Tensor], sampling: Seque
     return constrained_B_V, torch.stack(removed).clamp(max=1.0)
 
 
-def _search(blocks: Tensor, cumulated: Tensor, rows_T: Tensor, uniforms_T: Tensor) -> Tensor:
-    """Return the inverse of the rows' cumulative distributions at `uniforms_T`, given `blocks` [B, blocks, BLOCK] and
-    their cumulative sums [B, blocks]."""
-    sums = cumulated[rows_T]
-    targets = uniforms_T.clamp(max=1 - 1e-12) * sums[:, -1]  # a product must not round up to the whole sum
-    block = torch.searchsorted(sums, targets[:, None], right=True)[:, 0].clamp(max=sums.shape[1] - 1)
-    places = torch.arange(len(block), device=block.device)
-    before = torch.where(block > 0, sums[places, (block - 1).clamp(min=0)], torch.zeros_like(targets))
-    chosen = blocks[rows_T, block]
-    within = chosen.double().cumsum(dim=-1)
-    inside = torch.searchsorted(within, (targets - before)[:, None], right=True)[:, 0].clamp(max=BLOCK - 1)
+def _removes(sampling: Sampling, top_k: int | None, num_tokens: int) -> bool:
+    """Return whether some tokens of a row must not be drawn."""
+    return (top_k is not None and top_k < num_tokens) or (sampling.top_p < 1.0 and sampling.temperature > 0)
+
+
+def _summarize(scores_B_V: Tensor, temperatures_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the largest score of each row after division by the temperature [B], its token [B], and the sums of the
+    exponentials of each block's scores, relative to the largest one [B, C]."""
+    num_rows, num_tokens = scores_B_V.shape
+    if can_compile(scores_B_V.device, scores_B_V.dtype):
+        # The import compiles the functions, or loads what an earlier process compiled.
+        from sparring.models.kernels import summarize_rows
+
+        scores_B_V, best_B = scores_B_V.contiguous(), torch.empty_like(temperatures_B)
+        likeliest_B = torch.empty(num_rows, dtype=torch.int64)
+        sums_B_C = torch.empty(num_rows, -(-num_tokens // BLOCK))
+        tensors = (scores_B_V, temperatures_B, best_B, likeliest_B, sums_B_C)
+        summarize_rows([*scores_B_V.shape, BLOCK, sums_B_C.shape[1], *(tensor.data_ptr() for tensor in tensors)])
+        return best_B, likeliest_B, sums_B_C
+    scaled_B_V = scores_B_V / temperatures_B[:, None]
+    best_B, likeliest_B = scaled_B_V.max(dim=-1)
+    odds_B_V = scaled_B_V.sub_(best_B[:, None]).exp_()
+    padded = F.pad(odds_B_V, (0, -num_tokens % BLOCK)) if num_tokens % BLOCK else odds_B_V
+    return best_B, likeliest_B, padded.view(num_rows, -1, BLOCK).sum(dim=-1)
+
+
+def _search(
+    cumulated_T_C: Tensor, uniforms: Sequence[float], log_odds: Callable[[Tensor], Tensor], num_tokens: int
+) -> Tensor:
+    """Return the inverse [T] of the cumulative distributions at the uniform numbers, given the cumulative sums of the
+    blocks of each distribution."""
+    # Sums are in double precision. A product must not round up to the whole sum.
+    uniforms_T = torch.tensor(uniforms, dtype=torch.float64, device=cumulated_T_C.device)
+    targets_T = uniforms_T.clamp(max=1 - 1e-12) * cumulated_T_C[:, -1]
+    last = cumulated_T_C.shape[1] - 1
+    block_T = torch.searchsorted(cumulated_T_C, targets_T[:, None], right=True)[:, 0].clamp(max=last)
+    places_T = torch.arange(len(block_T), device=block_T.device)
+    before_T = torch.where(block_T > 0, cumulated_T_C[places_T, (block_T - 1).clamp(min=0)], 0.0)
+    tokens_T_X = block_T[:, None] * BLOCK + torch.arange(BLOCK, device=block_T.device)
+    odds_T_X = log_odds(tokens_T_X.clamp(max=num_tokens - 1)).exp()
+    odds_T_X.masked_fill_(tokens_T_X >= num_tokens, 0.0)
+    within_T_X = odds_T_X.double().cumsum(dim=-1)
+    inside_T = torch.searchsorted(within_T_X, (targets_T - before_T)[:, None], right=True)[:, 0].clamp(max=BLOCK - 1)
     # Rounding at the end of a block may point past the block or at a token of probability zero. Take the most likely
     # token of the block instead.
-    is_impossible = chosen[places, inside] == 0
-    return block * BLOCK + torch.where(is_impossible, chosen.argmax(dim=-1), inside)
+    is_impossible_T = odds_T_X[places_T, inside_T] == 0
+    return block_T * BLOCK + torch.where(is_impossible_T, odds_T_X.argmax(dim=-1), inside_T)
 
 
 def _likeliest(scores_V: Tensor, top_k: int) -> Tensor:

@@ -180,13 +180,13 @@ def forward(
     positions_N: Tensor,
     attend: Attend,
     *,
-    product: Product = multiply,
+    operations: Operations | None = None,
     checkpointing: bool = False,
     begin: tuple[int, Tensor] | None = None,
     on_layer: Callable[[int, Tensor], None] | None = None,
 ) -> Tensor:
-    """Return the final hidden states [N, H], normalized and ready for `lm_head`. `product` computes the matrix
-    products.
+    """Return the final hidden states [N, H], normalized and ready for `lm_head`. `operations` are torch's by
+    default.
 
     The backward pass computes norms and activations again, which takes next to no time. With `checkpointing`, it computes
     each layer again from its input, so that only the inputs are kept.
@@ -198,27 +198,28 @@ def forward(
     num_q, num_k = shape.num_heads, shape.num_kv_heads
     first, x = begin or (0, F.embedding(ids_N, weights.embed).to(weights.final_norm.dtype))
     cos_sin = weights.rotary[positions_N].to(x.dtype)
-    cos, sin = cos_sin[:, None, :, 0], cos_sin[:, None, :, 1]
+    use = operations or Operations()
+    product = use.product
 
-    def normalize(x: Tensor, norm: Tensor) -> Tensor:
-        return F.rms_norm(x, (shape.hidden_size,), norm, shape.rms_eps)
+    def normalize_hidden(x: Tensor, norm: Tensor) -> Tensor:
+        return use.normalize(x, norm, shape.rms_eps)
 
     def run_layer(index: int, x: Tensor, recomputed: Recomputed) -> Tensor:
         layer = weights.layers[index]
-        qkv = product(recomputed.apply(normalize, x, layer.input_norm), layer.linears["qkv"])
+        qkv = product(recomputed.apply(normalize_hidden, x, layer.input_norm), layer.linears["qkv"])
         if layer.qkv_bias is not None:
             qkv = qkv + layer.qkv_bias
         qkv = qkv.view(num_tokens, num_q + 2 * num_k, head_dim)
         if layer.q_norm is not None and layer.k_norm is not None:
             q = F.rms_norm(qkv[:, :num_q], (head_dim,), layer.q_norm, shape.rms_eps)
             k = F.rms_norm(qkv[:, num_q : num_q + num_k], (head_dim,), layer.k_norm, shape.rms_eps)
-            rotated = rotate(torch.cat((q, k), dim=1), cos, sin)
+            rotated = use.rotate(torch.cat((q, k), dim=1), cos_sin)
         else:
-            rotated = rotate(qkv[:, : num_q + num_k], cos, sin)
+            rotated = use.rotate(qkv[:, : num_q + num_k], cos_sin)
         attended = attend(index, rotated[:, :num_q], rotated[:, num_q:], qkv[:, num_q + num_k :])
         x = x + product(attended, layer.linears["o"])
-        gate_up = product(recomputed.apply(normalize, x, layer.post_norm), layer.linears["gate_up"])
-        return x + product(recomputed.apply(activate, gate_up), layer.linears["down"])
+        gate_up = product(recomputed.apply(normalize_hidden, x, layer.post_norm), layer.linears["gate_up"])
+        return x + product(recomputed.apply(use.activate, gate_up), layer.linears["down"])
 
     def compute_layer(index: int, x: Tensor) -> Tensor:
         with Recomputed(is_active=not checkpointing) as recomputed:
@@ -231,11 +232,18 @@ def forward(
             on_layer(index, x)
         run = partial(compute_layer, index)
         x = run(x) if weights.run_with_layer is None else weights.run_with_layer(index, run, x)
-    return normalize(x, weights.final_norm)
+    return normalize_hidden(x, weights.final_norm)
 
 
-def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply the rotary embedding in the half-split layout: heads [N, heads, D], cos and sin [N, 1, D/2] (arXiv:2104.09864)."""
+def normalize(x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
+    """Divide each row of x [N, H] by the root of its mean square, and multiply it with the weights (arXiv:1910.07467)."""
+    return F.rms_norm(x, norm.shape, norm, epsilon)
+
+
+def rotate(heads: Tensor, cos_sin: Tensor) -> Tensor:
+    """Apply the rotary embedding in the half-split layout: heads [N, heads, D], cosine and sine [N, D/2, 2]
+    (arXiv:2104.09864)."""
+    cos, sin = cos_sin[:, None, :, 0], cos_sin[:, None, :, 1]
     return Rotation.apply(heads, cos, sin) if torch.is_grad_enabled() else _rotate(heads, cos, sin)
 
 
@@ -245,6 +253,16 @@ def activate(gate_up: Tensor) -> Tensor:
         return GatedActivation.apply(gate_up)
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate).mul_(up)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operations:
+    """The operations of `forward` that have several implementations. The default ones are differentiable."""
+
+    product: Product = multiply
+    normalize: Callable[[Tensor, Tensor, float], Tensor] = normalize
+    rotate: Callable[[Tensor, Tensor], Tensor] = rotate
+    activate: Callable[[Tensor], Tensor] = activate
 
 
 class Rotation(torch.autograd.Function):

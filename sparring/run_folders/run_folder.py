@@ -70,7 +70,7 @@ CONTINUED = "warm_start_continued"
 """The name of the control, among `controls`, that continues imitation for as long as RL took."""
 UNFINISHED = ".part"
 """The suffix of an unfinished evaluation's folder."""
-_PACKAGES = ("sparring", "torch", "transformers", "peft", "renderers", "tokenizers", "numpy")
+_PACKAGES = ("sparring", "torch", "transformers", "peft", "renderers", "tokenizers", "numba", "numpy")
 _MAX_REASON = 2000
 """The maximum length of a reason in `status.json`, which must fit into one disk block."""
 _LONGEST_NAME = 200

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparring.engines import cached_forward
+from sparring.engines import decoding_attention
 from sparring.engines.cached_forward import LeanForward
 from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout
@@ -190,15 +190,7 @@ def test_tasks_share_what_their_prompts_have_in_common() -> None:
         assert_parity(prompt, completion)
 
 
-def test_many_rows_read_a_long_common_prompt_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    together: list[int] = []
-    original = cached_forward._Run._attend_shared
-
-    def attend(run: Any, queries: torch.Tensor, *cache: torch.Tensor) -> torch.Tensor:
-        together.append(len(queries))
-        return original(run, queries, *cache)
-
-    monkeypatch.setattr(cached_forward._Run, "_attend_shared", attend)
+def test_many_rows_with_a_common_prompt_get_their_own_probabilities() -> None:
     common = some_ids(13, 70)
     prompts = [[*common, *some_ids(50 + i, 1 + i % 7)] for i in range(24)]
 
@@ -209,10 +201,7 @@ def test_many_rows_read_a_long_common_prompt_together(monkeypatch: pytest.Monkey
             *[engine.sample(request(f"s{i}", prompts[i], seed=i, max_tokens=lengths[i])) for i in range(24)]
         )
 
-    completions = play(scenario)
-    assert together
-    assert max(together) >= 24
-    for prompt, completion in zip(prompts, completions, strict=True):
+    for prompt, completion in zip(prompts, play(scenario), strict=True):
         assert_parity(prompt, completion)
 
 
@@ -416,6 +405,5 @@ def test_every_sampled_token_has_the_log_probability_that_training_recomputes(se
         await asyncio.gather(learner(engine), nuisance(engine), *[episode(engine, i) for i in range(9)])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cached_forward, "MIN_SHARING_ROWS", rng.choice([2, 16]))
-        patch.setattr(cached_forward, "MIN_SHARED_PROMPT", rng.choice([1, 20]))
+        patch.setattr(decoding_attention, "MIN_SHARED", rng.choice([1, 20]))
         play(scenario, **options)

@@ -1,0 +1,70 @@
+"""Runs functions compiled by Numba on the threads of torch.
+
+Numba can run loops on threads of its own, but these would compete with torch's threads for the same cores: threads of
+both kinds spin for a while after each operation. Torch's threads belong to the OpenMP library that it loads, and
+`GOMP_parallel` runs a function on each of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def can_compile(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether functions can be compiled for these tensors and run on torch's threads. They must be fp32 tensors on
+    the CPU of a Linux system, and Numba must be installed."""
+    if device.type != "cpu" or dtype != torch.float32:
+        return False
+    return importlib.util.find_spec("numba") is not None and hasattr(_torch_library(), "GOMP_parallel")
+
+
+def compile_for_threads(function: Callable[[Any], None]) -> Callable[[Sequence[int]], None]:
+    """Compile a function, and return a function that runs it once in each of torch's threads. Its argument is a pointer to
+    int64 numbers, which may be addresses of tensors.
+
+    The compiled function is stored in a file next to its module, or in the user's cache, until the module changes. All
+    functions that it calls must therefore be in the same module.
+    """
+    import numba
+
+    signature = numba.types.void(numba.types.CPointer(numba.types.int64))
+    try:
+        compiled = numba.cfunc(signature, cache=True)(function)
+    except RuntimeError:  # neither folder can be written
+        compiled = numba.cfunc(signature)(function)
+    run = _torch_library().GOMP_parallel
+    run.argtypes, run.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
+
+    def call(arguments: Sequence[int]) -> None:
+        array = (ctypes.c_int64 * len(arguments))(*arguments)
+        run(compiled.address, ctypes.addressof(array), torch.get_num_threads(), 0)
+
+    return call
+
+
+def find_function(name: str) -> Any:
+    """Return a function of torch's OpenMP library, without arguments and with an integer result, for use in compiled
+    functions."""
+    import llvmlite.binding
+    import numba
+
+    # Under a name of our own, because another copy of the library may be loaded.
+    symbol = f"sparring_{name}"
+    llvmlite.binding.add_symbol(symbol, ctypes.cast(getattr(_torch_library(), name), ctypes.c_void_p).value)
+    return numba.types.ExternalFunction(symbol, numba.types.int32())
+
+
+@functools.cache
+def _torch_library() -> Any:
+    """Return torch's library, in which the functions of its OpenMP library can be looked up, or None."""
+    try:
+        return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    except OSError:
+        return None

@@ -1,0 +1,39 @@
+"""The operations of a decoding pass, which has few rows and needs no gradients."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from sparring.models.compiled import can_compile
+from sparring.models.llama import Operations, Product
+
+
+def choose_operations(product: Product, device: torch.device, dtype: torch.dtype) -> Operations:
+    """Return the fastest operations for a decoding pass on this device, with the given matrix product. They are not
+    differentiable."""
+    if not can_compile(device, dtype):
+        return Operations(product=product)
+    # The import compiles the functions, or loads what an earlier process compiled.
+    from sparring.models import kernels
+
+    def normalize(x_N_H: Tensor, norm_H: Tensor, epsilon: float) -> Tensor:
+        out = torch.empty_like(x_N_H)
+        bits = ctypes.c_int32.from_buffer(ctypes.c_float(epsilon)).value
+        kernels.normalize_rows([*x_N_H.shape, x_N_H.data_ptr(), norm_H.data_ptr(), bits, out.data_ptr()])
+        return out
+
+    def rotate(heads: Tensor, cos_sin: Tensor) -> Tensor:
+        out = heads.new_empty(heads.shape)
+        sizes = (*heads.shape[:2], cos_sin.shape[1], heads.stride(0))
+        kernels.rotate_rows([*sizes, heads.data_ptr(), cos_sin.data_ptr(), out.data_ptr()])
+        return out
+
+    def activate(gate_up: Tensor) -> Tensor:
+        out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
+        kernels.activate_rows([*out.shape, gate_up.data_ptr(), out.data_ptr()])
+        return out
+
+    return Operations(product=product, normalize=normalize, rotate=rotate, activate=activate)

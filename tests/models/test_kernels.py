@@ -1,0 +1,104 @@
+"""The compiled operations compute what torch's operations compute."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sparring.models
+from sparring.models.compiled import can_compile
+from sparring.models.decoding_operations import choose_operations
+from sparring.models.llama import Operations
+from sparring.models.products import multiply
+
+CPU = torch.device("cpu")
+COMPILED, TORCH = choose_operations(multiply, CPU, torch.float32), Operations()
+
+
+@given(
+    num_rows=st.integers(1, 9),
+    size=st.sampled_from([2, 6, 16, 64, 576]),
+    scale=st.sampled_from([1e-3, 1.0, 100.0]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=60, deadline=None)
+def test_operations_agree_with_those_of_torch(num_rows: int, size: int, scale: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(num_rows, size, generator=generator) * scale
+    norm = torch.randn(size, generator=generator)
+    wide = torch.randn(num_rows, 5, size, generator=generator) * scale
+    heads = wide[:, :3]  # as in a layer: the heads of a token are followed by its values
+    cos_sin = torch.randn(num_rows, size // 2, 2, generator=generator)
+    for name, arguments in {
+        "normalize": (x, norm, 1e-5),
+        "rotate": (heads, cos_sin),
+        "activate": (x,),
+    }.items():
+        found, expected = getattr(COMPILED, name)(*arguments), getattr(TORCH, name)(*arguments)
+        torch.testing.assert_close(found, expected, rtol=2e-6, atol=1e-6 * scale * max(1.0, scale))
+
+
+def test_extreme_and_missing_numbers_are_those_of_torch() -> None:
+    extreme = torch.tensor([-3e38, -200.0, -88.0, -1e-30, 0.0, 1e-30, 88.0, 200.0, 3e38, torch.nan])
+    gate_up = torch.cat((extreme, torch.ones(10)))[None]
+    found, expected = COMPILED.activate(gate_up)[0], TORCH.activate(gate_up)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-30, equal_nan=True)
+    x = torch.ones(3, 4)
+    x[1, 2] = torch.nan
+    normalized = COMPILED.normalize(x, torch.ones(4), 1e-5)
+    assert normalized.isnan().any(dim=1).tolist() == [False, True, False]
+
+
+def test_other_devices_and_precisions_use_torch() -> None:
+    for device, dtype in ((CPU, torch.bfloat16), (torch.device("cuda"), torch.float32)):
+        assert not can_compile(device, dtype)
+        assert choose_operations(multiply, device, dtype) == Operations(product=multiply)
+
+
+def test_all_threads_are_those_of_torch() -> None:
+    """Each Python thread that computes has a team of torch's threads. Compiled operations add none."""
+    x, norm = torch.randn(64, 4096), torch.ones(4096)
+    torch.mm(x, x.T)
+    before = len(os.listdir("/proc/self/task"))
+    for _ in range(10):
+        COMPILED.normalize(x, norm, 1e-5)
+    assert len(os.listdir("/proc/self/task")) == before
+
+
+PROBE = """
+import torch
+from sparring.models import kernels
+from sparring.models.decoding_operations import choose_operations
+from sparring.models.products import multiply
+operations = choose_operations(multiply, torch.device("cpu"), torch.float32)
+print(kernels.__file__, operations.normalize(torch.ones(2, 4), torch.ones(4), 0.0).sum().item())
+"""
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_functions_are_compiled_once_where_a_folder_can_be_written(tmp_path: Path, is_writable: bool) -> None:
+    package = tmp_path / "sparring"
+    shutil.copytree(Path(sparring.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    # Numba tries the folder of the module, then the user's cache: neither is a folder here.
+    pycache, home = package / "models" / "__pycache__", tmp_path / "home"
+    if not is_writable:
+        pycache.write_text("")
+        home.write_text("")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    for name in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(package / "models" / "kernels.py"), "8.0"]
+    if is_writable:
+        assert len(list(pycache.glob("kernels.*.nbi"))) == 5
