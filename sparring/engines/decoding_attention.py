@@ -53,6 +53,7 @@ def build_compiled(shape: LlamaShape, cache: KVCache, rows: Sequence[Row], count
         parts += shared
     rows_B_6, parts_M_3 = torch.tensor(described), torch.tensor(parts or [(0, 0, 0)])
     longest = max(known + count for _, known, count, *_ in described)
+    read = sum((known + count) * count for _, known, count, *_ in described)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out = q.new_empty(num_new, shape.num_heads * shape.head_dim)
@@ -60,7 +61,7 @@ def build_compiled(shape: LlamaShape, cache: KVCache, rows: Sequence[Row], count
         strides = [tensor.stride(0) for tensor in (q, k, v)]
         addresses = [tensor.data_ptr() for tensor in (q, k, v, out, keys, values, rows_B_6, parts_M_3)]
         sizes = (len(rows), num_new, shape.num_kv_heads, repeat, shape.head_dim, keys.shape[1], len(parts_M_3), longest)
-        attend_rows([*sizes, *strides, *addresses])
+        attend_rows([*sizes, *strides, *addresses], 2 * read * shape.num_heads * shape.head_dim)
         return out
 
     return attend

@@ -112,7 +112,8 @@ def _summarize(scores_B_V: Tensor, temperatures_B: Tensor) -> tuple[Tensor, Tens
         likeliest_B = torch.empty(num_rows, dtype=torch.int64)
         sums_B_C = torch.empty(num_rows, -(-num_tokens // BLOCK))
         tensors = (scores_B_V, temperatures_B, best_B, likeliest_B, sums_B_C)
-        summarize_rows([*scores_B_V.shape, BLOCK, sums_B_C.shape[1], *(tensor.data_ptr() for tensor in tensors)])
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        summarize_rows([*scores_B_V.shape, BLOCK, sums_B_C.shape[1], *addresses], 10 * scores_B_V.numel())
         return best_B, likeliest_B, sums_B_C
     scaled_B_V = scores_B_V / temperatures_B[:, None]
     best_B, likeliest_B = scaled_B_V.max(dim=-1)

@@ -16,6 +16,9 @@ from typing import Any
 
 import torch
 
+WORK_OF_A_THREAD = 2**16
+"""The multiplications for which a further thread is worth its start, and the wait for it where other processes compute."""
+
 
 def can_compile(device: torch.device, dtype: torch.dtype) -> bool:
     """Return whether functions can be compiled for these tensors and run on torch's threads. They must be fp32 tensors on
@@ -25,9 +28,10 @@ def can_compile(device: torch.device, dtype: torch.dtype) -> bool:
     return importlib.util.find_spec("numba") is not None and hasattr(_torch_library(), "GOMP_parallel")
 
 
-def compile_for_threads(function: Callable[[Any], None]) -> Callable[[Sequence[int]], None]:
-    """Compile a function, and return a function that runs it once in each of torch's threads. Its argument is a pointer to
-    int64 numbers, which may be addresses of tensors.
+def compile_for_threads(function: Callable[[Any], None]) -> Callable[[Sequence[int], int], None]:
+    """Compile a function, and return a function that runs it once in each of several of torch's threads. Its arguments are
+    int64 numbers, which may be addresses of tensors and to which the compiled function gets a pointer, and the number of
+    multiplications in all. The less there is to do, the fewer threads run.
 
     The compiled function is stored in a file next to its module, or in the user's cache, until the module changes. All
     functions that it calls must therefore be in the same module.
@@ -42,9 +46,10 @@ def compile_for_threads(function: Callable[[Any], None]) -> Callable[[Sequence[i
     run = _torch_library().GOMP_parallel
     run.argtypes, run.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
 
-    def call(arguments: Sequence[int]) -> None:
+    def call(arguments: Sequence[int], work: int) -> None:
         array = (ctypes.c_int64 * len(arguments))(*arguments)
-        run(compiled.address, ctypes.addressof(array), torch.get_num_threads(), 0)
+        num_threads = min(torch.get_num_threads(), 1 + work // WORK_OF_A_THREAD)
+        run(compiled.address, ctypes.addressof(array), num_threads, 0)
 
     return call
 

@@ -22,18 +22,20 @@ def choose_operations(product: Product, device: torch.device, dtype: torch.dtype
     def normalize(x_N_H: Tensor, norm_H: Tensor, epsilon: float) -> Tensor:
         out = torch.empty_like(x_N_H)
         bits = ctypes.c_int32.from_buffer(ctypes.c_float(epsilon)).value
-        kernels.normalize_rows([*x_N_H.shape, x_N_H.data_ptr(), norm_H.data_ptr(), bits, out.data_ptr()])
+        kernels.normalize_rows(
+            [*x_N_H.shape, x_N_H.data_ptr(), norm_H.data_ptr(), bits, out.data_ptr()], 3 * out.numel()
+        )
         return out
 
     def rotate(heads: Tensor, cos_sin: Tensor) -> Tensor:
         out = heads.new_empty(heads.shape)
         sizes = (*heads.shape[:2], cos_sin.shape[1], heads.stride(0))
-        kernels.rotate_rows([*sizes, heads.data_ptr(), cos_sin.data_ptr(), out.data_ptr()])
+        kernels.rotate_rows([*sizes, heads.data_ptr(), cos_sin.data_ptr(), out.data_ptr()], 2 * out.numel())
         return out
 
     def activate(gate_up: Tensor) -> Tensor:
         out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
-        kernels.activate_rows([*out.shape, gate_up.data_ptr(), out.data_ptr()])
+        kernels.activate_rows([*out.shape, gate_up.data_ptr(), out.data_ptr()], 10 * out.numel())
         return out
 
     return Operations(product=product, normalize=normalize, rotate=rotate, activate=activate)

@@ -84,7 +84,7 @@ def run(
     ends=st.lists(st.tuples(st.integers(0, 70), st.integers(1, 4)), min_size=1, max_size=6),
     num_threads=st.sampled_from([1, 2, 3]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_attention_is_the_softmax_over_the_row(
     build: BuildAttention,
     sizes: tuple[int, int, int],
