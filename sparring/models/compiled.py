@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.util
+import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from sparring.runtime.logs import get_logger
+
+logger = get_logger(__name__)
 
 WORK_OF_A_THREAD = 2**16
 """The multiplications for which a further thread is worth its start, and the wait for it where other processes compute."""
@@ -25,7 +29,7 @@ def can_compile(device: torch.device, dtype: torch.dtype) -> bool:
     the CPU of a Linux system, and Numba must be installed."""
     if device.type != "cpu" or dtype != torch.float32:
         return False
-    return importlib.util.find_spec("numba") is not None and hasattr(_torch_library(), "GOMP_parallel")
+    return hasattr(_torch_library(), "GOMP_parallel") and _has_numba()
 
 
 def compile_for_threads(function: Callable[[Any], None]) -> Callable[[Sequence[int], int], None]:
@@ -64,6 +68,16 @@ def find_function(name: str) -> Any:
     symbol = f"sparring_{name}"
     llvmlite.binding.add_symbol(symbol, ctypes.cast(getattr(_torch_library(), name), ctypes.c_void_p).value)
     return numba.types.ExternalFunction(symbol, numba.types.int32())
+
+
+@functools.cache
+def _has_numba() -> bool:
+    try:
+        importlib.import_module("numba")
+    except ImportError as error:  # also if numba does not know the version of NumPy yet
+        logger.warning("numba cannot be imported, so decoding on the CPU takes longer: %s", error)
+        return False
+    return True
 
 
 @functools.cache

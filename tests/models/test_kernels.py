@@ -83,6 +83,30 @@ print(kernels.__file__, operations.normalize(torch.ones(2, 4), torch.ones(4), 0.
 """
 
 
+WITHOUT_NUMBA = """
+import sys
+import torch
+sys.modules["numba"] = None
+from sparring.models.compiled import can_compile
+from sparring.models.decoding_operations import choose_operations
+from sparring.models.llama import Operations
+from sparring.models.products import multiply
+from sparring.engines.decoding_attention import build_fused, choose_attention
+from sparring.engines.sampling import draw
+from sparring.types import Sampling
+cpu = torch.device("cpu")
+assert choose_operations(multiply, cpu, torch.float32) == Operations(product=multiply)
+assert choose_attention(cpu, torch.float32) is build_fused
+print(draw(torch.tensor([[0.5, 0.3, 0.2]]).log(), [Sampling()], [0.6])[0].item())
+"""
+
+
+def test_without_numba_torch_computes_everything() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_NUMBA], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert done.stderr.count("numba cannot be imported, so decoding on the CPU takes longer") == 1
+
+
 @pytest.mark.parametrize("is_writable", [True, False])
 def test_functions_are_compiled_once_where_a_folder_can_be_written(tmp_path: Path, is_writable: bool) -> None:
     package = tmp_path / "sparring"
