@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sparring.engines.kv_cache import KVCache, Row
-from sparring.models.compiled import can_compile
+from sparring.models.compiled import address_of, can_compile
 from sparring.models.llama import Attend, LlamaShape
 from sparring.models.token_tree import common_prefix
 
@@ -59,7 +59,7 @@ def build_compiled(shape: LlamaShape, cache: KVCache, rows: Sequence[Row], count
         out = q.new_empty(num_new, shape.num_heads * shape.head_dim)
         keys, values = cache.keys_K_S_D[layer], cache.values_K_S_D[layer]
         strides = [tensor.stride(0) for tensor in (q, k, v)]
-        addresses = [tensor.data_ptr() for tensor in (q, k, v, out, keys, values, rows_B_6, parts_M_3)]
+        addresses = map(address_of, (q, k, v, out, keys, values, rows_B_6, parts_M_3))
         sizes = (len(rows), num_new, shape.num_kv_heads, repeat, shape.head_dim, keys.shape[1], len(parts_M_3), longest)
         attend_rows([*sizes, *strides, *addresses], 2 * read * shape.num_heads * shape.head_dim)
         return out
@@ -82,9 +82,11 @@ def share_prefixes(rows: Sequence[Row]) -> list[tuple[int, list[_Part]]]:
         row, kept = rows[index], list[_Part]()
         shared = common_prefix(before, row.token_ids) if before else 0
         for begin, end, place in path:
-            if min(end, shared) - begin < MIN_SHARED:
+            # The compiled function sums groups of four tokens. Parts of whole groups do not change the sums.
+            stop = min(end, shared) // 4 * 4
+            if stop - begin < MIN_SHARED:
                 break
-            kept.append((begin, min(end, shared), place))
+            kept.append((begin, stop, place))
         own = kept[-1][1] if kept else 0
         found.append((index, kept))
         path, before = [*kept, (own, len(row.token_ids), row.offset + own)], row.token_ids

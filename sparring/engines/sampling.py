@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparring.models.compiled import can_compile
+from sparring.models.compiled import address_of, can_compile
 from sparring.types import Sampling
 
 BLOCK = 256
@@ -52,7 +52,7 @@ def draw(
     renormalizes. `top_ks` contains the number of most likely tokens of each row that are kept before that; None keeps all.
     """
     scores_B_V, device = logits_B_V.float(), logits_B_V.device
-    temperatures_B = torch.tensor([one.temperature or 1.0 for one in sampling], device=device)
+    temperatures_B = torch.tensor([one.temperature or 1.0 for one in sampling], dtype=torch.float32, device=device)
     top_ks = tuple(top_ks) or (None,) * len(sampling)
     if any(_removes(one, top_k, scores_B_V.shape[1]) for one, top_k in zip(sampling, top_ks, strict=True)):
         scores_B_V = scores_B_V / temperatures_B[:, None]
@@ -68,8 +68,8 @@ def draw(
 
     def log_odds(tokens_T_X: Tensor) -> Tensor:
         """Return the log-probabilities of tokens, up to the constant that makes a row's probabilities sum to one."""
-        scores_T_X = scores_B_V[rows_T[:, None], tokens_T_X] / temperatures_B[rows_T, None]
-        return scores_T_X - best_B[rows_T, None]
+        scores_T_X = scores_B_V[rows_T[:, None], tokens_T_X] - best_B[rows_T, None]
+        return scores_T_X / temperatures_B[rows_T, None]
 
     drawn_T = _search(cumulated_T_C, uniforms, log_odds, scores_B_V.shape[1])
     greedy_T = torch.tensor([one.temperature == 0 for one in sampling], device=device)[rows_T]
@@ -101,8 +101,8 @@ def _removes(sampling: Sampling, top_k: int | None, num_tokens: int) -> bool:
 
 
 def _summarize(scores_B_V: Tensor, temperatures_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the largest score of each row after division by the temperature [B], its token [B], and the sums of the
-    exponentials of each block's scores, relative to the largest one [B, C]."""
+    """Return the largest score of each row [B], its token [B], and the sums of each block of exponentials [B, C]. The
+    exponents are the differences to the largest score, divided by the temperature [B]."""
     num_rows, num_tokens = scores_B_V.shape
     if can_compile(scores_B_V.device, scores_B_V.dtype):
         # The import compiles the functions, or loads what an earlier process compiled.
@@ -110,14 +110,12 @@ def _summarize(scores_B_V: Tensor, temperatures_B: Tensor) -> tuple[Tensor, Tens
 
         scores_B_V, best_B = scores_B_V.contiguous(), torch.empty_like(temperatures_B)
         likeliest_B = torch.empty(num_rows, dtype=torch.int64)
-        sums_B_C = torch.empty(num_rows, -(-num_tokens // BLOCK))
-        tensors = (scores_B_V, temperatures_B, best_B, likeliest_B, sums_B_C)
-        addresses = [tensor.data_ptr() for tensor in tensors]
+        sums_B_C = torch.empty(num_rows, -(-num_tokens // BLOCK), dtype=torch.float32)
+        addresses = map(address_of, (scores_B_V, temperatures_B, best_B, likeliest_B, sums_B_C))
         summarize_rows([*scores_B_V.shape, BLOCK, sums_B_C.shape[1], *addresses], 10 * scores_B_V.numel())
         return best_B, likeliest_B, sums_B_C
-    scaled_B_V = scores_B_V / temperatures_B[:, None]
-    best_B, likeliest_B = scaled_B_V.max(dim=-1)
-    odds_B_V = scaled_B_V.sub_(best_B[:, None]).exp_()
+    best_B, likeliest_B = scores_B_V.max(dim=-1)
+    odds_B_V = ((scores_B_V - best_B[:, None]) / temperatures_B[:, None]).exp_()
     padded = F.pad(odds_B_V, (0, -num_tokens % BLOCK)) if num_tokens % BLOCK else odds_B_V
     return best_B, likeliest_B, padded.view(num_rows, -1, BLOCK).sum(dim=-1)
 

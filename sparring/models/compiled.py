@@ -20,8 +20,9 @@ from sparring.runtime.logs import get_logger
 
 logger = get_logger(__name__)
 
-WORK_OF_A_THREAD = 2**16
-"""The multiplications for which a further thread is worth its start, and the wait for it where other processes compute."""
+MIN_WORK = 2**16
+"""The number of multiplications from which an operation runs on several threads. Below, their start takes longer, and much
+longer where other processes use the cores."""
 
 
 def can_compile(device: torch.device, dtype: torch.dtype) -> bool:
@@ -33,9 +34,9 @@ def can_compile(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def compile_for_threads(function: Callable[[Any], None]) -> Callable[[Sequence[int], int], None]:
-    """Compile a function, and return a function that runs it once in each of several of torch's threads. Its arguments are
-    int64 numbers, which may be addresses of tensors and to which the compiled function gets a pointer, and the number of
-    multiplications in all. The less there is to do, the fewer threads run.
+    """Compile a function, and return a function that runs it once in each of torch's threads, or only in the calling one if
+    there is little to do. Its arguments are int64 numbers, which may be addresses of tensors (the compiled function gets a
+    pointer to them), and the number of multiplications.
 
     The compiled function is stored in a file next to its module, or in the user's cache, until the module changes. All
     functions that it calls must therefore be in the same module.
@@ -44,18 +45,26 @@ def compile_for_threads(function: Callable[[Any], None]) -> Callable[[Sequence[i
 
     signature = numba.types.void(numba.types.CPointer(numba.types.int64))
     try:
-        compiled = numba.cfunc(signature, cache=True)(function)
-    except RuntimeError:  # neither folder can be written
-        compiled = numba.cfunc(signature)(function)
+        compiled = numba.cfunc(signature, cache=True, error_model="numpy")(function)
+    except (RuntimeError, OSError):  # no folder can be written, or the disk is full
+        compiled = numba.cfunc(signature, error_model="numpy")(function)
     run = _torch_library().GOMP_parallel
     run.argtypes, run.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
 
     def call(arguments: Sequence[int], work: int) -> None:
         array = (ctypes.c_int64 * len(arguments))(*arguments)
-        num_threads = min(torch.get_num_threads(), 1 + work // WORK_OF_A_THREAD)
+        # Between two numbers of threads greater than 1, OpenMP ends threads and starts new ones.
+        num_threads = torch.get_num_threads() if work >= MIN_WORK else 1
         run(compiled.address, ctypes.addressof(array), num_threads, 0)
 
     return call
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Return the address of a tensor's first element. Raises TypeError unless the elements are fp32 or int64."""
+    if tensor.dtype not in (torch.float32, torch.int64):
+        raise TypeError(f"compiled functions read fp32 and int64, and this tensor is {tensor.dtype}")
+    return tensor.data_ptr()
 
 
 def find_function(name: str) -> Any:

@@ -7,7 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from sparring.models.compiled import can_compile
+from sparring.models.compiled import address_of, can_compile
 from sparring.models.llama import Operations, Product
 
 
@@ -23,19 +23,19 @@ def choose_operations(product: Product, device: torch.device, dtype: torch.dtype
         out = torch.empty_like(x_N_H)
         bits = ctypes.c_int32.from_buffer(ctypes.c_float(epsilon)).value
         kernels.normalize_rows(
-            [*x_N_H.shape, x_N_H.data_ptr(), norm_H.data_ptr(), bits, out.data_ptr()], 3 * out.numel()
+            [*x_N_H.shape, address_of(x_N_H), address_of(norm_H), bits, address_of(out)], 3 * out.numel()
         )
         return out
 
     def rotate(heads: Tensor, cos_sin: Tensor) -> Tensor:
         out = heads.new_empty(heads.shape)
         sizes = (*heads.shape[:2], cos_sin.shape[1], heads.stride(0))
-        kernels.rotate_rows([*sizes, heads.data_ptr(), cos_sin.data_ptr(), out.data_ptr()], 2 * out.numel())
+        kernels.rotate_rows([*sizes, address_of(heads), address_of(cos_sin), address_of(out)], 2 * out.numel())
         return out
 
     def activate(gate_up: Tensor) -> Tensor:
         out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
-        kernels.activate_rows([*out.shape, gate_up.data_ptr(), out.data_ptr()], 10 * out.numel())
+        kernels.activate_rows([*out.shape, address_of(gate_up), address_of(out)], 10 * out.numel())
         return out
 
     return Operations(product=product, normalize=normalize, rotate=rotate, activate=activate)

@@ -18,6 +18,7 @@ from sparring.engines.decoding_attention import (
     share_prefixes,
 )
 from sparring.engines.kv_cache import KVCache, Row
+from sparring.models import compiled
 from sparring.models.llama import LlamaShape
 
 CPU = torch.device("cpu")
@@ -100,7 +101,9 @@ def test_attention_is_the_softmax_over_the_row(
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     try:
-        found, inputs = run(build, shape, cache, rows, counts)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compiled, "MIN_WORK", 1)
+            found, inputs = run(build, shape, cache, rows, counts)
     finally:
         torch.set_num_threads(before)
     q, k, v = inputs.split((shape.num_heads, shape.num_kv_heads, shape.num_kv_heads), dim=1)
@@ -115,15 +118,21 @@ def test_attention_is_the_softmax_over_the_row(
         first += count
 
 
-def test_a_row_gets_the_same_numbers_alone_and_with_any_number_of_threads() -> None:
-    shape = shape_of(3, 3, 64)
-    cache, rows = filled_cache(shape, [[(index * place) % 10 for place in range(40 + 9 * index)] for index in range(8)])
+@pytest.mark.parametrize("num_common", [0, 41, 90])
+def test_a_row_gets_the_same_numbers_alone_and_with_any_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch, num_common: int
+) -> None:
+    monkeypatch.setattr(compiled, "MIN_WORK", 1)
+    shape, common = shape_of(3, 3, 64), [place % 7 for place in range(num_common)]
+    histories = [[*common, *((index * place) % 10 for place in range(1 + 9 * index))] for index in range(8)]
+    cache, rows = filled_cache(shape, histories)
     together, inputs = run(build_compiled, shape, cache, rows, [1] * 8)
     q, k, v = inputs.split((9, 3, 3), dim=1)
     before = torch.get_num_threads()
     for num_threads in (1, 2, 5):
         torch.set_num_threads(num_threads)
         try:
+            assert torch.equal(run(build_compiled, shape, cache, rows, [1] * 8)[0], together)
             for index, row in enumerate(rows):
                 one = slice(index, index + 1)
                 alone = build_compiled(shape, cache, [row], [1])(0, q[one], k[one], v[one])
@@ -155,11 +164,11 @@ def test_short_beginnings_are_not_shared() -> None:
 
 def test_a_row_reads_parts_of_several_rows() -> None:
     system, task = [1] * 50, [2] * 50
-    histories = [[*system, 0], [*system, *task, 3], [*system, *task, 4]]
+    histories = [[*system, 0], [*system, *task, 3], [*system, *task, 4]]  # parts are multiples of 4
     _, rows = filled_cache(shape_of(1, 1, 8), histories)
     offsets = {row.session_id: row.offset for row in rows}
     parts = {rows[index].session_id: found for index, found in share_prefixes(rows)}
-    assert parts["2"] == [(0, 50, offsets["0"]), (50, 100, offsets["1"] + 50)]
+    assert parts["2"] == [(0, 48, offsets["0"]), (48, 100, offsets["1"] + 48)]
 
 
 @pytest.mark.parametrize("build", [build_compiled, build_fused])

@@ -7,11 +7,19 @@ import math
 import pytest
 import torch
 
+from sparring.engines import sampling as sampling_module
 from sparring.engines.sampling import UniformStream, draw
 from sparring.types import Sampling
 
 # Probabilities 0.5, 0.3, 0.2.
 LOGITS = torch.tensor([[0.5, 0.3, 0.2]]).log()
+
+
+@pytest.fixture(autouse=True, params=["compiled", "torch"])
+def operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each test with the compiled operations, and with torch's, which GPUs use."""
+    if request.param == "torch":
+        monkeypatch.setattr(sampling_module, "can_compile", lambda *_: False)
 
 
 def drawn(uniform: float, sampling: Sampling, logits: torch.Tensor = LOGITS) -> tuple[int, float]:
@@ -90,3 +98,31 @@ def test_top_k_keeps_the_most_likely_tokens_and_renormalizes() -> None:
     assert tokens.tolist() == [2, 0]
     assert logprobs[0].item() == pytest.approx(-math.log(1 + math.e), abs=1e-6)
     assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_draw_does_not_depend_on_the_default_precision_of_torch(dtype: torch.dtype) -> None:
+    # transformers changes it while it loads a model, for all threads of the process.
+    logits = torch.randn(8, 1000, generator=torch.Generator().manual_seed(2))
+    arguments = ([Sampling(temperature=0.7)] * 8, [0.1 * row for row in range(8)])
+    expected = draw(logits, *arguments)
+    torch.set_default_dtype(dtype)
+    try:
+        found = draw(logits, *arguments)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 1e-3, 0.1, 1.0, 50.0])
+def test_log_probabilities_are_those_of_the_draws_at_any_temperature(temperature: float) -> None:
+    logits = torch.tensor([[20.0, 19.99999, 19.9999, 19.0, -20.0]])
+    expected = ((logits.double() - 20) / temperature).softmax(dim=-1)[0]
+    probabilities: dict[int, float] = {}
+    for place in range(1000):
+        token, logprob = drawn(place / 1000, Sampling(temperature=temperature), logits)
+        probabilities[token] = math.exp(logprob)
+    for token, probability in probabilities.items():
+        assert probability == pytest.approx(float(expected[token]), rel=1e-5)
+    assert sum(probabilities.values()) == pytest.approx(1.0, abs=2e-3)

@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sparring.models
-from sparring.models.compiled import can_compile
+from sparring.models import compiled
+from sparring.models.compiled import address_of, can_compile
 from sparring.models.decoding_operations import choose_operations
 from sparring.models.llama import Operations
 from sparring.models.products import multiply
@@ -23,14 +26,30 @@ CPU = torch.device("cpu")
 COMPILED, TORCH = choose_operations(multiply, CPU, torch.float32), Operations()
 
 
+@contextmanager
+def all_threads(num_threads: int, *, min_work: int = 1) -> Iterator[None]:
+    """Let operations of at least `min_work` multiplications use this number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compiled, "MIN_WORK", min_work)
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @given(
     num_rows=st.integers(1, 9),
     size=st.sampled_from([2, 6, 16, 64, 576]),
     scale=st.sampled_from([1e-3, 1.0, 100.0]),
+    num_threads=st.integers(1, 3),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=30, deadline=None)
-def test_operations_agree_with_those_of_torch(num_rows: int, size: int, scale: float, seed: int) -> None:
+def test_operations_agree_with_those_of_torch(
+    num_rows: int, size: int, scale: float, num_threads: int, seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(num_rows, size, generator=generator) * scale
     norm = torch.randn(size, generator=generator)
@@ -42,7 +61,9 @@ def test_operations_agree_with_those_of_torch(num_rows: int, size: int, scale: f
         "rotate": (heads, cos_sin),
         "activate": (x,),
     }.items():
-        found, expected = getattr(COMPILED, name)(*arguments), getattr(TORCH, name)(*arguments)
+        with all_threads(num_threads):
+            found = getattr(COMPILED, name)(*arguments)
+        expected = getattr(TORCH, name)(*arguments)
         torch.testing.assert_close(found, expected, rtol=2e-6, atol=1e-6 * scale * max(1.0, scale))
 
 
@@ -51,6 +72,8 @@ def test_extreme_and_missing_numbers_are_those_of_torch() -> None:
     gate_up = torch.cat((extreme, torch.ones(10)))[None]
     found, expected = COMPILED.activate(gate_up)[0], TORCH.activate(gate_up)[0]
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-30, equal_nan=True)
+    large = torch.tensor([[-50.0, 1e37]])
+    torch.testing.assert_close(COMPILED.activate(large), TORCH.activate(large), rtol=1e-5, atol=0)
     x = torch.ones(3, 4)
     x[1, 2] = torch.nan
     normalized = COMPILED.normalize(x, torch.ones(4), 1e-5)
@@ -64,13 +87,15 @@ def test_other_devices_and_precisions_use_torch() -> None:
 
 
 def test_all_threads_are_those_of_torch() -> None:
-    """Each Python thread that computes has a team of torch's threads. Compiled operations add none."""
-    x, norm = torch.randn(64, 4096), torch.ones(4096)
-    torch.mm(x, x.T)
-    before = len(os.listdir("/proc/self/task"))
-    for _ in range(10):
-        COMPILED.normalize(x, norm, 1e-5)
-    assert len(os.listdir("/proc/self/task")) == before
+    """Compiled operations of any size add no threads to those of torch, and end none."""
+    x, norm = torch.randn(64, 2048), torch.ones(2048)
+    with all_threads(4, min_work=compiled.MIN_WORK):
+        torch.mm(x, x.T)
+        before = set(os.listdir("/proc/self/task"))
+        for num_rows in (64, 1, 16, 64, 11, 16):
+            COMPILED.normalize(x[:num_rows], norm, 1e-5)
+            torch.mm(x, x.T)
+        assert set(os.listdir("/proc/self/task")) == before
 
 
 PROBE = """
@@ -83,11 +108,17 @@ print(kernels.__file__, operations.normalize(torch.ones(2, 4), torch.ones(4), 0.
 """
 
 
+def test_a_tensor_of_another_type_is_refused() -> None:
+    with pytest.raises(TypeError, match="this tensor is torch"):
+        address_of(torch.zeros(2, dtype=torch.bfloat16))
+
+
 WITHOUT_NUMBA = """
 import sys
 import torch
 sys.modules["numba"] = None
-from sparring.models.compiled import can_compile
+from sparring.models import compiled
+from sparring.models.compiled import address_of, can_compile
 from sparring.models.decoding_operations import choose_operations
 from sparring.models.llama import Operations
 from sparring.models.products import multiply
@@ -107,22 +138,28 @@ def test_without_numba_torch_computes_everything() -> None:
     assert done.stderr.count("numba cannot be imported, so decoding on the CPU takes longer") == 1
 
 
-@pytest.mark.parametrize("is_writable", [True, False])
-def test_functions_are_compiled_once_where_a_folder_can_be_written(tmp_path: Path, is_writable: bool) -> None:
+@pytest.mark.parametrize("disk", ["writable", "read-only", "full"])
+def test_functions_are_compiled_once_where_a_folder_can_be_written(tmp_path: Path, disk: str) -> None:
     package = tmp_path / "sparring"
     shutil.copytree(Path(sparring.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    # Numba tries the folder of the module, then the user's cache: neither is a folder here.
+    # Numba tries the folder of the module, then the user's cache.
     pycache, home = package / "models" / "__pycache__", tmp_path / "home"
-    if not is_writable:
+    if disk == "read-only":
         pycache.write_text("")
         home.write_text("")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
     for name in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
         environment.pop(name, None)
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n" if disk == "full" else ""
     done = subprocess.run(
-        [sys.executable, "-c", PROBE], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", limit + PROBE],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(package / "models" / "kernels.py"), "8.0"]
-    if is_writable:
+    if disk == "writable":
         assert len(list(pycache.glob("kernels.*.nbi"))) == 5

@@ -13,7 +13,7 @@ from sparring.engines.scripted import ScriptedEngine
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.environments import Environment, PythonTool, answer, graded, opened, tool, tool_call
 from sparring.environments.base import reset
-from sparring.errors import AgentLost, ClientError, InfrastructureError, RewardError, ServiceError
+from sparring.errors import AgentLost, ClientError, InfrastructureError, RewardError, ServiceError, UsageError
 from sparring.ledger import Ledger
 from sparring.ledger.states import FINAL_STATES
 from sparring.protocols import RewardFunction, Scorer, SessionLike
@@ -348,6 +348,10 @@ class Desk(PythonTool):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_programs_that_do_not_end_lose_no_episode_though_they_may_run_longer_than_it(num_workers: int) -> None:
     # 2 s of the episode, its reward and its scorer each, and 2 s more at most; the programs may take 30 s.
+    try:
+        open_sandbox()
+    except UsageError as error:
+        pytest.skip(f"no sandbox works on this machine: {error}")
     call = '<tool_call>{"name": "run_python", "arguments": {"code": "while True: pass"}}</tool_call>'
     engine = ScriptedEngine(lambda _: call, encode=ByteTokenizer().encode)
     names = {"target": "Desk", "reward": "endless_reward", "scorer": "endless_scorer"}
