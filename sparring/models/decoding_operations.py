@@ -12,8 +12,9 @@ from sparring.models.llama import Operations, Product
 
 
 def choose_operations(product: Product, device: torch.device, dtype: torch.dtype) -> Operations:
-    """Return the fastest operations for a decoding pass on this device, with the given matrix product. They are not
-    differentiable."""
+    """Return the fastest operations for a decoding pass on this device, with the given matrix product. Shapes are those of
+    `Operations`. The compiled ones are not differentiable, need contiguous rows, and raise TypeError for a precision other
+    than fp32."""
     if not can_compile(device, dtype):
         return Operations(product=product)
     # The import compiles the functions, or loads what an earlier process compiled.

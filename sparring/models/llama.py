@@ -261,8 +261,11 @@ class Operations:
 
     product: Product = multiply
     normalize: Callable[[Tensor, Tensor, float], Tensor] = normalize
+    """(x [N, H], weights [H], epsilon) -> [N, H]."""
     rotate: Callable[[Tensor, Tensor], Tensor] = rotate
+    """(heads [N, heads, D], cosine and sine [N, D/2, 2]) -> [N, heads, D]."""
     activate: Callable[[Tensor], Tensor] = activate
+    """(gate and up [N, 2 I]) -> [N, I]."""
 
 
 class Rotation(torch.autograd.Function):
