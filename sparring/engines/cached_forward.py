@@ -8,6 +8,7 @@ key/value head, L tokens per row, D head dimension, H hidden, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Protocol, final
 from weakref import WeakKeyDictionary
@@ -17,10 +18,10 @@ from torch import Tensor
 
 from sparring.engines.decoding_attention import choose_attention
 from sparring.engines.kv_cache import KVCache, Row
-from sparring.models.decoding_operations import choose_operations
 from sparring.models.forest import forest_logprobs, layout
 from sparring.models.generic import GenericModel
 from sparring.models.llama import LlamaShape, LlamaWeights, Masks, attend_causally, forward
+from sparring.models.operations import choose_operations
 from sparring.models.packed import PackedMatrices
 from sparring.models.policy import Policy
 from sparring.models.products import compute_logits, is_exact
@@ -29,6 +30,10 @@ from sparring.types import TokenSegment, Weights
 MAX_DECODED_TOKENS = {"cpu": 32, "cuda": 64}
 """Up to this number of tokens, a decoding pass takes hardly longer than for a few tokens, because reading the weights
 takes most of the time."""
+
+TRUNK_SHARE = 2
+"""The tokens for which the learner keeps the outputs of frozen layers, for each token of the KV cache. These outputs are
+small beside keys and values, and both demonstrations and sampled episodes should fit."""
 
 
 class Forward(Protocol):
@@ -73,7 +78,7 @@ class LeanForward:
     def __init__(self, policy: Policy, shape: LlamaShape, *, kv_cache_tokens: int) -> None:
         self._policy = policy
         self._packed = PackedMatrices()
-        policy.keep_trunk(kv_cache_tokens)
+        policy.keep_trunk(TRUNK_SHARE * kv_cache_tokens)
         self.max_decoded_tokens = MAX_DECODED_TOKENS.get(policy.device.type, 0)
         self.cache = KVCache(
             shape,
@@ -84,7 +89,8 @@ class LeanForward:
             has_trunk=policy.trunk is not None,
         )
         self._build_attention = choose_attention(policy.device, policy.dtype)
-        self._operations = choose_operations(self._packed.product, policy.device, policy.dtype)
+        self._operations = choose_operations(policy.device, policy.dtype)
+        self._decoding = replace(self._operations, product=self._packed.product)
 
     def materialize(self, weights: Weights) -> LlamaWeights:
         loaded = self._policy.materialize(weights)
@@ -114,7 +120,8 @@ class LeanForward:
                 first += end - begin
             return torch.cat(outputs)
 
-        forward(weights, ids_N, positions_N, attend, on_layer=self._write_trunk(places_N))
+        on_layer = self._write_trunk(places_N)
+        forward(weights, ids_N, positions_N, attend, operations=self._operations, on_layer=on_layer)
         for row, new in chunks:
             row.token_ids += new
 
@@ -134,7 +141,7 @@ class LeanForward:
             ids_N,
             positions_N,
             attend,
-            operations=self._operations,
+            operations=self._decoding,
             on_layer=self._write_trunk(places_N),
         )
         for row, tokens in zip(rows, new, strict=True):

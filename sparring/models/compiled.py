@@ -84,7 +84,7 @@ def _has_numba() -> bool:
     try:
         importlib.import_module("numba")
     except ImportError as error:  # also if numba does not know the version of NumPy yet
-        logger.warning("numba cannot be imported, so decoding on the CPU takes longer: %s", error)
+        logger.warning("numba cannot be imported, so training and decoding on the CPU take longer: %s", error)
         return False
     return True
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sparring.models.forest_attention import build_attention
 from sparring.models.llama import LlamaWeights, forward
+from sparring.models.operations import choose_operations
 from sparring.models.output_layer import FrozenHeadLogprobs, differentiable_logits, recomputed_logprobs
 from sparring.models.token_tree import Part, TokenTree
 from sparring.models.trunk import TrunkCache
@@ -116,7 +117,14 @@ def forest_logprobs(
             trunk.add(forest.branches, forest.ancestors, x_N_H)
 
     hidden_N_H = forward(
-        weights, forest.ids_N, forest.positions_N, attend, checkpointing=checkpointing, begin=begin, on_layer=keep
+        weights,
+        forest.ids_N,
+        forest.positions_N,
+        attend,
+        operations=choose_operations(weights.final_norm.device, weights.final_norm.dtype),
+        checkpointing=checkpointing,
+        begin=begin,
+        on_layer=keep,
     )
     # Not by indexing, whose backward pass adds repeated rows (the end of a shared prompt) in an order that depends on
     # the threads.

@@ -1,9 +1,10 @@
-"""The operations of a decoding pass on the CPU, compiled by Numba: attention over the cache, norms, rotary embedding and
-activation. The matrix products are those of torch.
+"""Functions compiled by Numba for the CPU: attention over the cache, norms, rotary embedding, activation, and the sums of
+sampling. The matrix products are those of torch.
 
-torch's operations are made for large tensors. For the few rows of a decoding pass, its fused attention takes twice as long
-as these functions, and its norms take four times as long (docs/notebook). The results for a row do not depend on which rows
-are computed with it, as long as equal tokens have equal keys and values, nor on the number of threads.
+torch's operations are made for large tensors, and each is one pass over memory. For the few rows of a decoding pass, its
+fused attention takes twice as long as these functions, and its norms take four times as long (docs/notebook). The results
+for a row do not depend on which rows are computed with it, as long as equal tokens have equal keys and values, nor on the
+number of threads.
 
 Each function runs on all threads of torch at once. Its argument is a pointer to sizes, strides and addresses of tensors.
 
@@ -222,12 +223,38 @@ def _normalize_rows(arguments: Any) -> None:
     """Divide each row by the root of its mean square, and multiply it with the weights."""
     thread, num_threads = get_thread(), get_num_threads()
     given = carray(arguments, (6,))
-    x = carray(floats_at(given[2]), (given[0], given[1]))
-    weight = carray(floats_at(given[3]), (given[1],))
-    epsilon = as_float(np.int32(given[4]))
+    epsilon = as_float(np.int32(given[2]))
+    x = carray(floats_at(given[3]), (given[0], given[1]))
+    weight = carray(floats_at(given[4]), (given[1],))
     out = carray(floats_at(given[5]), (given[0], given[1]))
     for row in range(thread, given[0], num_threads):
         _normalize(x[row], weight, epsilon, out[row])
+
+
+@numba.njit(fastmath=SUMS, error_model="numpy")
+def _normalize_back(x_H: Any, weight_H: Any, epsilon: Any, gradient_H: Any, out_H: Any) -> None:
+    squares = products = np.float32(0)
+    for index in range(len(x_H)):
+        squares += x_H[index] * x_H[index]
+        products += gradient_H[index] * weight_H[index] * x_H[index]
+    mean_square = squares / np.float32(len(x_H)) + epsilon
+    scale = np.float32(1 / np.sqrt(mean_square))
+    part = products / np.float32(len(x_H)) / mean_square
+    for index in range(len(x_H)):
+        out_H[index] = scale * (gradient_H[index] * weight_H[index] - x_H[index] * part)
+
+
+def _normalize_rows_back(arguments: Any) -> None:
+    """Compute the gradient of each row from that of its norm."""
+    thread, num_threads = get_thread(), get_num_threads()
+    given = carray(arguments, (7,))
+    epsilon = as_float(np.int32(given[2]))
+    x = carray(floats_at(given[3]), (given[0], given[1]))
+    weight = carray(floats_at(given[4]), (given[1],))
+    gradient = carray(floats_at(given[5]), (given[0], given[1]))
+    out = carray(floats_at(given[6]), (given[0], given[1]))
+    for row in range(thread, given[0], num_threads):
+        _normalize_back(x[row], weight, epsilon, gradient[row], out[row])
 
 
 @numba.njit(fastmath={"contract"}, error_model="numpy")
@@ -248,6 +275,31 @@ def _activate_rows(arguments: Any) -> None:
         _activate(gate_up[row, :size], gate_up[row, size:], out[row])
 
 
+@numba.njit(fastmath={"contract"}, error_model="numpy")
+def _activate_back(gate_I: Any, up_I: Any, gradient_I: Any, to_gate_I: Any, to_up_I: Any) -> None:
+    # In three loops, because the compiler does not use vector instructions for one with five arrays.
+    for index in range(len(gate_I)):
+        to_gate_I[index] = np.float32(1) / (np.float32(1) + _exponentiate(-gate_I[index]))
+    for index in range(len(gate_I)):
+        to_up_I[index] = gradient_I[index] * gate_I[index] * to_gate_I[index]
+    for index in range(len(gate_I)):
+        share = to_gate_I[index]
+        slope = share * (np.float32(1) + gate_I[index] * (np.float32(1) - share))
+        to_gate_I[index] = gradient_I[index] * up_I[index] * slope
+
+
+def _activate_rows_back(arguments: Any) -> None:
+    """Compute the gradients of the gates and the ups from that of silu(gate) * up."""
+    thread, num_threads = get_thread(), get_num_threads()
+    given = carray(arguments, (5,))
+    num_rows, size = given[0], given[1]
+    gate_up = carray(floats_at(given[2]), (num_rows, 2 * size))
+    gradient = carray(floats_at(given[3]), (num_rows, size))
+    out = carray(floats_at(given[4]), (num_rows, 2 * size))
+    for row in range(thread, num_rows, num_threads):
+        _activate_back(gate_up[row, :size], gate_up[row, size:], gradient[row], out[row, :size], out[row, size:])
+
+
 @numba.njit(fastmath=SUMS, error_model="numpy")
 def _rotate(first: Any, second: Any, cos: Any, sin: Any, out_first: Any, out_second: Any) -> None:
     for index in range(len(cos)):
@@ -256,17 +308,19 @@ def _rotate(first: Any, second: Any, cos: Any, sin: Any, out_first: Any, out_sec
 
 
 def _rotate_rows(arguments: Any) -> None:
-    """Apply the rotary embedding to the heads of each token. Cosine and sine of a pair of numbers are next to each other."""
+    """Apply the rotary embedding to the heads of each token, or rotate them back. Cosine and sine of a pair of numbers are
+    next to each other."""
     thread, num_threads = get_thread(), get_num_threads()
-    given = carray(arguments, (7,))
+    given = carray(arguments, (8,))
     num_tokens, num_heads, half, stride = given[0], given[1], given[2], given[3]
-    heads = carray(floats_at(given[4]), (num_tokens * stride,))
-    cos_sin = carray(floats_at(given[5]), (num_tokens, half, 2))
-    out = carray(floats_at(given[6]), (num_tokens, num_heads, 2 * half))
+    direction = np.float32(1 - 2 * given[4])
+    heads = carray(floats_at(given[5]), (num_tokens * stride,))
+    cos_sin = carray(floats_at(given[6]), (num_tokens, half, 2))
+    out = carray(floats_at(given[7]), (num_tokens, num_heads, 2 * half))
     cos, sin = np.empty(half, np.float32), np.empty(half, np.float32)
     for token in range(thread, num_tokens, num_threads):
         for index in range(half):
-            cos[index], sin[index] = cos_sin[token, index, 0], cos_sin[token, index, 1]
+            cos[index], sin[index] = cos_sin[token, index, 0], direction * cos_sin[token, index, 1]
         for head in range(num_heads):
             at = token * stride + 2 * head * half
             middle = at + half
@@ -311,6 +365,8 @@ def _summarize_rows(arguments: Any) -> None:
 
 attend_rows = compile_for_threads(_attend_rows)
 normalize_rows = compile_for_threads(_normalize_rows)
+normalize_rows_back = compile_for_threads(_normalize_rows_back)
 activate_rows = compile_for_threads(_activate_rows)
+activate_rows_back = compile_for_threads(_activate_rows_back)
 rotate_rows = compile_for_threads(_rotate_rows)
 summarize_rows = compile_for_threads(_summarize_rows)

@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from sparring.models.products import Matrix, multiply
+from sparring.models.operations import Operations
+from sparring.models.products import Matrix
 from sparring.models.recomputed import Recomputed
 
 LINEARS = ("qkv", "o", "gate_up", "down")
@@ -38,9 +39,6 @@ SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
 
 Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q [N,Q,D], k [N,K,D], v [N,K,D]) -> [N, Q*D]; q and k are already rotated."""
-
-Product: TypeAlias = Callable[[Tensor, Matrix], Tensor]
-"""(x [N,in], matrix [out,in]) -> [N,out]."""
 
 Read: TypeAlias = Callable[[str, Tensor], Tensor]
 """(name, parameter) -> the tensor to use for it."""
@@ -185,8 +183,7 @@ def forward(
     begin: tuple[int, Tensor] | None = None,
     on_layer: Callable[[int, Tensor], None] | None = None,
 ) -> Tensor:
-    """Return the final hidden states [N, H], normalized and ready for `lm_head`. `operations` are torch's by
-    default.
+    """Return the final hidden states [N, H], normalized and ready for `lm_head`. `operations` are torch's by default.
 
     The backward pass computes norms and activations again, which takes next to no time. With `checkpointing`, it computes
     each layer again from its input, so that only the inputs are kept.
@@ -210,13 +207,15 @@ def forward(
         if layer.qkv_bias is not None:
             qkv = qkv + layer.qkv_bias
         qkv = qkv.view(num_tokens, num_q + 2 * num_k, head_dim)
+        # By splits, whose backward pass is one concatenation. The backward pass of each slice would fill a whole tensor.
+        heads, v = qkv.split((num_q + num_k, num_k), dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
-            q = F.rms_norm(qkv[:, :num_q], (head_dim,), layer.q_norm, shape.rms_eps)
-            k = F.rms_norm(qkv[:, num_q : num_q + num_k], (head_dim,), layer.k_norm, shape.rms_eps)
-            rotated = use.rotate(torch.cat((q, k), dim=1), cos_sin)
-        else:
-            rotated = use.rotate(qkv[:, : num_q + num_k], cos_sin)
-        attended = attend(index, rotated[:, :num_q], rotated[:, num_q:], qkv[:, num_q + num_k :])
+            q, k = heads.split((num_q, num_k), dim=1)
+            q = F.rms_norm(q, (head_dim,), layer.q_norm, shape.rms_eps)
+            k = F.rms_norm(k, (head_dim,), layer.k_norm, shape.rms_eps)
+            heads = torch.cat((q, k), dim=1)
+        q, k = use.rotate(heads, cos_sin).split((num_q, num_k), dim=1)
+        attended = attend(index, q, k, v)
         x = x + product(attended, layer.linears["o"])
         gate_up = product(recomputed.apply(normalize_hidden, x, layer.post_norm), layer.linears["gate_up"])
         return x + product(recomputed.apply(use.activate, gate_up), layer.linears["down"])
@@ -233,82 +232,6 @@ def forward(
         run = partial(compute_layer, index)
         x = run(x) if weights.run_with_layer is None else weights.run_with_layer(index, run, x)
     return normalize_hidden(x, weights.final_norm)
-
-
-def normalize(x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
-    """Divide each row of x [N, H] by the root of its mean square, and multiply it with the weights (arXiv:1910.07467)."""
-    return F.rms_norm(x, norm.shape, norm, epsilon)
-
-
-def rotate(heads: Tensor, cos_sin: Tensor) -> Tensor:
-    """Apply the rotary embedding in the half-split layout: heads [N, heads, D], cosine and sine [N, D/2, 2]
-    (arXiv:2104.09864)."""
-    cos, sin = cos_sin[:, None, :, 0], cos_sin[:, None, :, 1]
-    return Rotation.apply(heads, cos, sin) if torch.is_grad_enabled() else _rotate(heads, cos, sin)
-
-
-def activate(gate_up: Tensor) -> Tensor:
-    """Return silu(gate) * up: gate_up [N, 2 I] -> [N, I]."""
-    if torch.is_grad_enabled():
-        return GatedActivation.apply(gate_up)
-    gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate).mul_(up)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operations:
-    """The operations of `forward` that have several implementations. The default ones are differentiable."""
-
-    product: Product = multiply
-    normalize: Callable[[Tensor, Tensor, float], Tensor] = normalize
-    """(x [N, H], weights [H], epsilon) -> [N, H]."""
-    rotate: Callable[[Tensor, Tensor], Tensor] = rotate
-    """(heads [N, heads, D], cosine and sine [N, D/2, 2]) -> [N, heads, D]."""
-    activate: Callable[[Tensor], Tensor] = activate
-    """(gate and up [N, 2 I]) -> [N, I]."""
-
-
-class Rotation(torch.autograd.Function):
-    """Rotate pairs of numbers. The gradient is rotated back, with half as many operations as one by one."""
-
-    @staticmethod
-    def forward(ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        return _rotate(heads, cos, sin)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        cos, sin = ctx.saved_tensors
-        return _rotate(gradients[0], cos, -sin), None, None
-
-
-class GatedActivation(torch.autograd.Function):
-    """Compute silu(gate) * up. Both gradients are written into one tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
-        ctx.save_for_backward(gate_up)
-        gate, up = gate_up.chunk(2, dim=-1)
-        return F.silu(gate).mul_(up)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (gate_up,) = ctx.saved_tensors
-        gate, up = gate_up.chunk(2, dim=-1)
-        to_both = torch.empty_like(gate_up)
-        to_gate, to_up = to_both.chunk(2, dim=-1)
-        to_gate.copy_(torch.ops.aten.silu_backward(gradients[0] * up, gate))
-        torch.mul(gradients[0], F.silu(gate), out=to_up)
-        return to_both
-
-
-def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = heads.chunk(2, dim=-1)
-    rotated = heads.new_empty(heads.shape)
-    to_first, to_second = rotated.chunk(2, dim=-1)
-    torch.mul(first, cos, out=to_first).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=to_second).addcmul_(first, sin)
-    return rotated
 
 
 def attend_causally(shape: LlamaShape, q: Tensor, k: Tensor, v: Tensor, masks: Masks) -> Tensor:

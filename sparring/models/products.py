@@ -9,7 +9,7 @@ Shapes: N tokens, I inputs, O outputs, r rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
@@ -149,6 +149,7 @@ class AdaptedProduct(torch.autograd.Function):
     x A^T.
 
     dB = scale * dy^T (x A^T), dA = scale * (dy B)^T x, dx = dy W + scale * (dy B) A; the frozen W gets no gradient.
+    The parts of a matrix share each product with x.
     """
 
     @staticmethod
@@ -156,42 +157,54 @@ class AdaptedProduct(torch.autograd.Function):
         ctx: Any, x: Tensor, base: Tensor, heights: tuple[int, ...], scale: float, *factors: Tensor | None
     ) -> Tensor:
         outputs, narrow = _multiply_adapted(x, base, heights, scale, *factors)
-        ctx.save_for_backward(x, base, *narrow, *factors)
+        ctx.save_for_backward(x, base, narrow, *factors)
         ctx.heights, ctx.scale = heights, scale
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = gradients
-        x, base, *others = ctx.saved_tensors
-        narrow, factors = others[: len(ctx.heights)], others[len(ctx.heights) :]
-        grad_x = project_back(grad, base) if ctx.needs_input_grad[0] else None
-        factor_gradients: list[Tensor | None] = []
-        parts = zip(grad.split(ctx.heights, dim=-1), narrow, factors[0::2], factors[1::2], strict=True)
-        for part, reduced, a, b in parts:
-            if a is None or b is None:
-                factor_gradients += [None, None]
-                continue
-            grad_reduced = part @ b.to(x.dtype)
-            factor_gradients.append((grad_reduced.T @ x).float() * ctx.scale)
-            factor_gradients.append((part.T @ reduced).float() * ctx.scale)
-            if grad_x is not None:
-                grad_x.addmm_(grad_reduced, a.to(x.dtype), alpha=ctx.scale)
+        x, base, narrow, *factors = ctx.saved_tensors
+        grad_narrow = torch.empty_like(narrow)
+        factor_gradients: list[Tensor | None] = [None] * len(factors)
+        for index, part, b, columns in _list_adapted(grad, ctx.heights, factors):
+            torch.mm(part, b.to(x.dtype), out=grad_narrow[:, columns])
+            factor_gradients[2 * index + 1] = (part.T @ narrow[:, columns]).float() * ctx.scale
+        a = _stack_downs(factors, x.dtype)
+        grad_a = (grad_narrow.T @ x).float() * ctx.scale
+        for index, _, _, columns in _list_adapted(grad, ctx.heights, factors):
+            factor_gradients[2 * index] = grad_a[columns]
+        grad_x = project_back(grad, base).addmm_(grad_narrow, a, alpha=ctx.scale) if ctx.needs_input_grad[0] else None
         return grad_x, None, None, None, *factor_gradients
 
 
 def _multiply_adapted(
     x: Tensor, base: Tensor, heights: tuple[int, ...], scale: float, *factors: Tensor | None
-) -> tuple[Tensor, list[Tensor | None]]:
-    """Return x W^T + scale * (x A^T) B^T, and x A^T of each part."""
+) -> tuple[Tensor, Tensor]:
+    """Return x W^T + scale * (x A^T) B^T, and x A^T of all parts."""
     outputs = project(x, base)
-    narrow: list[Tensor | None] = []
-    for part, a, b in zip(outputs.split(heights, dim=-1), factors[0::2], factors[1::2], strict=True):
-        reduced = None if a is None else x @ a.to(x.dtype).T
-        if reduced is not None and b is not None:
-            part.addmm_(reduced, b.to(x.dtype).T, alpha=scale)
-        narrow.append(reduced)
+    narrow = x @ _stack_downs(factors, x.dtype).T
+    for _, part, b, columns in _list_adapted(outputs, heights, factors):
+        part.addmm_(narrow[:, columns], b.to(x.dtype).T, alpha=scale)
     return outputs, narrow
+
+
+def _stack_downs(factors: Sequence[Tensor | None], dtype: torch.dtype) -> Tensor:
+    """Return the matrices A of all parts that have an adapter, one above the other."""
+    downs = [a.to(dtype) for a in factors[0::2] if a is not None]
+    return torch.cat(downs) if len(downs) > 1 else downs[0]
+
+
+def _list_adapted(
+    outputs_N_O: Tensor, heights: tuple[int, ...], factors: Sequence[Tensor | None]
+) -> Iterator[tuple[int, Tensor, Tensor, slice]]:
+    """Yield each part that has an adapter: its index, its outputs, its B, and its columns of the narrow product."""
+    begin = 0
+    parts = zip(outputs_N_O.split(heights, dim=-1), factors[0::2], factors[1::2], strict=True)
+    for index, (part, a, b) in enumerate(parts):
+        if a is not None and b is not None:
+            yield index, part, b, slice(begin, begin + len(a))
+            begin += len(a)
 
 
 def _blocks(matrix_O_I: Tensor) -> Iterator[slice]:

@@ -6,24 +6,24 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 import sparring.models
 from sparring.models import compiled
 from sparring.models.compiled import address_of, can_compile
-from sparring.models.decoding_operations import choose_operations
-from sparring.models.llama import Operations
-from sparring.models.products import multiply
+from sparring.models.operations import Operations, choose_operations
 
 CPU = torch.device("cpu")
-COMPILED, TORCH = choose_operations(multiply, CPU, torch.float32), Operations()
+COMPILED, TORCH = choose_operations(CPU, torch.float32), Operations()
 
 
 @contextmanager
@@ -39,6 +39,26 @@ def all_threads(num_threads: int, *, min_work: int = 1) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def draw_arguments(num_rows: int, size: int, scale: float, seed: int) -> dict[str, tuple[Any, ...]]:
+    """Return arguments of each operation. Of those of a rotation, the heads of a token are followed by its values."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(num_rows, size, generator=generator) * scale
+    norm = torch.randn(size, generator=generator)
+    heads = (torch.randn(num_rows, 5, size, generator=generator) * scale)[:, :3]
+    cos_sin = torch.randn(num_rows, size // 2, 2, generator=generator)
+    return {"normalize": (x, norm, 1e-5), "rotate": (heads, cos_sin), "activate": (x,)}
+
+
+def compute_gradient(operations: Operations, name: str, arguments: Sequence[Any], seed: int) -> tuple[Tensor, Tensor]:
+    """Return the result of an operation, and the gradient of its first argument."""
+    x = arguments[0].detach().requires_grad_()
+    result = getattr(operations, name)(x, *arguments[1:])
+    wide = torch.randn(len(x), *result.shape[1:-1], 2 * result.shape[-1], generator=torch.Generator().manual_seed(seed))
+    result.backward(wide[..., : result.shape[-1]])  # not contiguous
+    assert x.grad is not None
+    return result.detach(), x.grad
+
+
 @given(
     num_rows=st.integers(1, 9),
     size=st.sampled_from([2, 6, 16, 64, 576]),
@@ -47,30 +67,42 @@ def all_threads(num_threads: int, *, min_work: int = 1) -> Iterator[None]:
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=30, deadline=None)
-def test_operations_agree_with_those_of_torch(
+def test_operations_and_gradients_agree_with_those_of_torch(
     num_rows: int, size: int, scale: float, num_threads: int, seed: int
 ) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(num_rows, size, generator=generator) * scale
-    norm = torch.randn(size, generator=generator)
-    wide = torch.randn(num_rows, 5, size, generator=generator) * scale
-    heads = wide[:, :3]  # as in a layer: the heads of a token are followed by its values
-    cos_sin = torch.randn(num_rows, size // 2, 2, generator=generator)
-    for name, arguments in {
-        "normalize": (x, norm, 1e-5),
-        "rotate": (heads, cos_sin),
-        "activate": (x,),
-    }.items():
-        with all_threads(num_threads):
+    for name, arguments in draw_arguments(num_rows, size, scale, seed).items():
+        with all_threads(num_threads), torch.no_grad():
             found = getattr(COMPILED, name)(*arguments)
         expected = getattr(TORCH, name)(*arguments)
         torch.testing.assert_close(found, expected, rtol=2e-6, atol=1e-6 * scale * max(1.0, scale))
+        with all_threads(num_threads):
+            differentiable, gradient = compute_gradient(COMPILED, name, arguments, seed)
+        assert torch.equal(differentiable, found)
+        expected = compute_gradient(TORCH, name, arguments, seed)[1]
+        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=3e-6 * max(expected.abs().max().item(), 1e-6))
+
+
+def test_norms_that_are_trained_get_gradients() -> None:
+    x, norm = torch.randn(3, 8), torch.randn(8, requires_grad=True)
+    for operations in (COMPILED, TORCH):
+        gradient = torch.autograd.grad(operations.normalize(x, norm, 1e-5).square().sum(), norm)[0]
+        scaled = x / (x.square().mean(dim=1, keepdim=True) + 1e-5).sqrt()
+        torch.testing.assert_close(gradient, (2 * norm * scaled**2).sum(dim=0))
+
+
+def test_any_layout_in_memory_is_read() -> None:
+    for name, (x, *others) in draw_arguments(4, 16, 1.0, 0).items():
+        strided = x.transpose(-1, -2).contiguous().transpose(-1, -2)
+        with torch.no_grad():
+            assert torch.equal(getattr(COMPILED, name)(strided, *others), getattr(COMPILED, name)(x, *others))
 
 
 def test_extreme_and_missing_numbers_are_those_of_torch() -> None:
     extreme = torch.tensor([-3e38, -200.0, -88.0, -1e-30, 0.0, 1e-30, 88.0, 200.0, 3e38, torch.nan])
     gate_up = torch.cat((extreme, torch.ones(10)))[None]
     found, expected = COMPILED.activate(gate_up)[0], TORCH.activate(gate_up)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-30, equal_nan=True)
+    found, expected = (compute_gradient(one, "activate", (gate_up,), 0)[1] for one in (COMPILED, TORCH))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-30, equal_nan=True)
     large = torch.tensor([[-50.0, 1e37]])
     torch.testing.assert_close(COMPILED.activate(large), TORCH.activate(large), rtol=1e-5, atol=0)
@@ -83,7 +115,7 @@ def test_extreme_and_missing_numbers_are_those_of_torch() -> None:
 def test_other_devices_and_precisions_use_torch() -> None:
     for device, dtype in ((CPU, torch.bfloat16), (torch.device("cuda"), torch.float32)):
         assert not can_compile(device, dtype)
-        assert choose_operations(multiply, device, dtype) == Operations(product=multiply)
+        assert choose_operations(device, dtype) == Operations()
 
 
 def test_all_threads_are_those_of_torch() -> None:
@@ -101,9 +133,8 @@ def test_all_threads_are_those_of_torch() -> None:
 PROBE = """
 import torch
 from sparring.models import kernels
-from sparring.models.decoding_operations import choose_operations
-from sparring.models.products import multiply
-operations = choose_operations(multiply, torch.device("cpu"), torch.float32)
+from sparring.models.operations import choose_operations
+operations = choose_operations(torch.device("cpu"), torch.float32)
 print(kernels.__file__, operations.normalize(torch.ones(2, 4), torch.ones(4), 0.0).sum().item())
 """
 
@@ -119,14 +150,12 @@ import torch
 sys.modules["numba"] = None
 from sparring.models import compiled
 from sparring.models.compiled import address_of, can_compile
-from sparring.models.decoding_operations import choose_operations
-from sparring.models.llama import Operations
-from sparring.models.products import multiply
+from sparring.models.operations import Operations, choose_operations
 from sparring.engines.decoding_attention import build_fused, choose_attention
 from sparring.engines.sampling import draw
 from sparring.types import Sampling
 cpu = torch.device("cpu")
-assert choose_operations(multiply, cpu, torch.float32) == Operations(product=multiply)
+assert choose_operations(cpu, torch.float32) == Operations()
 assert choose_attention(cpu, torch.float32) is build_fused
 print(draw(torch.tensor([[0.5, 0.3, 0.2]]).log(), [Sampling()], [0.6])[0].item())
 """
@@ -135,7 +164,7 @@ print(draw(torch.tensor([[0.5, 0.3, 0.2]]).log(), [Sampling()], [0.6])[0].item()
 def test_without_numba_torch_computes_everything() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_NUMBA], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
-    assert done.stderr.count("numba cannot be imported, so decoding on the CPU takes longer") == 1
+    assert done.stderr.count("numba cannot be imported, so training and decoding on the CPU take longer") == 1
 
 
 @pytest.mark.parametrize("disk", ["writable", "read-only", "full"])
@@ -162,4 +191,4 @@ def test_functions_are_compiled_once_where_a_folder_can_be_written(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(package / "models" / "kernels.py"), "8.0"]
     if disk == "writable":
-        assert len(list(pycache.glob("kernels.*.nbi"))) == 5
+        assert len(list(pycache.glob("kernels.*.nbi"))) == 7

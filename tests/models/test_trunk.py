@@ -157,6 +157,27 @@ def test_what_the_learner_computed_serves_its_next_pass() -> None:
     assert not torch.allclose(gradient_of(policy, lesson), first)
 
 
+def test_sampled_episodes_leave_room_for_demonstrations() -> None:
+    """As many tokens of demonstrations as the KV cache holds stay known while the engine samples as many."""
+    policy = make_policy()
+
+    async def scenario() -> tuple[torch.Tensor, torch.Tensor]:
+        engine = TorchEngine(policy, policy.snapshot(), kv_cache_tokens=512)
+        try:
+            lesson = build_demonstration_batch([(some_ids(one, 64), [False] + [True] * 63) for one in range(8)])
+            first = gradient_of(policy, lesson)
+            for one in range(8):
+                await engine.sample(request(str(one), some_ids(20 + one, 40), max_tokens=20))
+            assert policy.trunk is not None
+            policy.trunk._outputs_S_H.zero_()
+            return first, gradient_of(policy, lesson)
+        finally:
+            await engine.close()
+
+    first, second = asyncio.run(scenario())
+    assert not torch.allclose(first, second), "the second pass must read what the first one kept"
+
+
 @pytest.mark.parametrize("layers", [None, 4])
 def test_a_model_without_frozen_layers_keeps_nothing(layers: int | None) -> None:
     policy = make_policy(layers)

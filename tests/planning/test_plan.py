@@ -21,6 +21,7 @@ from sparring.planning.memory import (
     LEAST_HISTORY_BYTES,
     SERVER_BYTES,
     SERVER_CACHE_BYTES,
+    TRUNK_SHARE,
     Settings,
     activation_bytes,
     memory_lines,
@@ -133,13 +134,14 @@ def test_an_engine_that_returns_its_cache_needs_it_only_for_sampling() -> None:
 
 
 def test_the_engine_s_logits_and_the_outputs_of_frozen_layers_by_hand() -> None:
-    from sparring.engines import torch_engine
+    from sparring.engines import cached_forward, torch_engine
 
+    assert cached_forward.TRUNK_SHARE == TRUNK_SHARE
     assert (torch_engine.LEAST_LOGIT_BYTES, torch_engine.LOGIT_DIVISOR) == (LEAST_HISTORY_BYTES, HISTORY_DIVISOR)
     shape = shape_from_config("tiny", TINY)
     lines = {line.name: line.bytes for line in memory_lines(shape, settings(kv_cache_tokens=10**8, lora_layers=1))}
     assert lines["logits of recent histories"] == lines["KV cache"] / 8
-    assert lines["outputs of frozen layers"] == 2 * 10**8 * 8 * 2
+    assert lines["outputs of frozen layers"] == 3 * 10**8 * 8 * 2
     assert "outputs of frozen layers" not in {line.name for line in memory_lines(shape, settings(lora_layers=2))}
 
 
