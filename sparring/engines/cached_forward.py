@@ -32,8 +32,8 @@ MAX_DECODED_TOKENS = {"cpu": 32, "cuda": 64}
 takes most of the time."""
 
 TRUNK_SHARE = 2
-"""The tokens for which the learner keeps the outputs of frozen layers, for each token of the KV cache. These outputs are
-small beside keys and values, and both demonstrations and sampled episodes should fit."""
+"""The tokens for which the learner keeps the outputs of frozen layers, for each token of the KV cache. They take far
+less memory than keys and values, and both demonstrations and sampled episodes should fit."""
 
 
 class Forward(Protocol):
