@@ -31,7 +31,7 @@ MAX_DECODED_TOKENS = {"cpu": 32, "cuda": 64}
 """Up to this number of tokens, a decoding pass takes hardly longer than for a few tokens, because reading the weights
 takes most of the time."""
 
-TRUNK_SHARE = 2
+TRUNK_FACTOR = 2
 """The tokens for which the learner keeps the outputs of frozen layers, for each token of the KV cache. They take far
 less memory than keys and values, and both demonstrations and sampled episodes should fit."""
 
@@ -78,7 +78,7 @@ class LeanForward:
     def __init__(self, policy: Policy, shape: LlamaShape, *, kv_cache_tokens: int) -> None:
         self._policy = policy
         self._packed = PackedMatrices()
-        policy.keep_trunk(TRUNK_SHARE * kv_cache_tokens)
+        policy.keep_trunk(TRUNK_FACTOR * kv_cache_tokens)
         self.max_decoded_tokens = MAX_DECODED_TOKENS.get(policy.device.type, 0)
         self.cache = KVCache(
             shape,

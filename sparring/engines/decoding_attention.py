@@ -59,7 +59,8 @@ def build_compiled(shape: LlamaShape, cache: KVCache, rows: Sequence[Row], count
         out = q.new_empty(num_new, shape.num_heads * shape.head_dim)
         keys, values = cache.keys_K_S_D[layer], cache.values_K_S_D[layer]
         strides = [tensor.stride(0) for tensor in (q, k, v)]
-        addresses = map(address_of, (q, k, v, out, keys, values, rows_B_6, parts_M_3))
+        addresses = [address_of(one) for one in (q, k, v, out, keys, values)]
+        addresses += [address_of(one, torch.int64) for one in (rows_B_6, parts_M_3)]
         sizes = (len(rows), num_new, shape.num_kv_heads, repeat, shape.head_dim, keys.shape[1], len(parts_M_3), longest)
         attend_rows([*sizes, *strides, *addresses], 2 * read * shape.num_heads * shape.head_dim)
         return out

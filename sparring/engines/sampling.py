@@ -111,7 +111,8 @@ def _summarize(scores_B_V: Tensor, temperatures_B: Tensor) -> tuple[Tensor, Tens
         scores_B_V, best_B = scores_B_V.contiguous(), torch.empty_like(temperatures_B)
         likeliest_B = torch.empty(num_rows, dtype=torch.int64)
         sums_B_C = torch.empty(num_rows, -(-num_tokens // BLOCK), dtype=torch.float32)
-        addresses = map(address_of, (scores_B_V, temperatures_B, best_B, likeliest_B, sums_B_C))
+        addresses = [address_of(one) for one in (scores_B_V, temperatures_B, best_B)]
+        addresses += [address_of(likeliest_B, torch.int64), address_of(sums_B_C)]
         summarize_rows([*scores_B_V.shape, BLOCK, sums_B_C.shape[1], *addresses], 10 * scores_B_V.numel())
         return best_B, likeliest_B, sums_B_C
     best_B, likeliest_B = scores_B_V.max(dim=-1)

@@ -60,10 +60,10 @@ def compile_for_threads(function: Callable[[Any], None]) -> Callable[[Sequence[i
     return call
 
 
-def address_of(tensor: torch.Tensor) -> int:
-    """Return the address of a tensor's first element. Raises TypeError unless the elements are fp32 or int64."""
-    if tensor.dtype not in (torch.float32, torch.int64):
-        raise TypeError(f"compiled functions read fp32 and int64, and this tensor is {tensor.dtype}")
+def address_of(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> int:
+    """Return the address of a tensor's first element. Raises TypeError unless the elements have this type."""
+    if tensor.dtype != dtype:
+        raise TypeError(f"the compiled function reads {dtype}, and this tensor is {tensor.dtype}")
     return tensor.data_ptr()
 
 

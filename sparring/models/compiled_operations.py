@@ -1,7 +1,8 @@
 """Compiled versions of torch's operations, for fp32 on the CPU.
 
 torch runs one pass over memory for each step of an operation, such as the four of an activation's gradient. These run one in
-all. Both passes use them: they are differentiable. Shapes are those of `sparring.models.operations`.
+all. Both passes use them: they are differentiable, but not twice. Shapes are those of `sparring.models.operations`. All raise
+TypeError for a precision other than fp32, and ValueError for shapes that do not belong together.
 """
 
 from __future__ import annotations
@@ -12,29 +13,28 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from sparring.models import kernels
 from sparring.models.compiled import address_of
 
 
 def normalize(x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
-    """Divide each row of x [N, H] by the root of its mean square, and multiply it with the weights. Raises TypeError for a
-    precision other than fp32."""
-    return Normalization.apply(x, norm, epsilon) if torch.is_grad_enabled() else _normalize(x, norm, epsilon)
+    """Divide each row of x [N, H] by the root of its mean square, and multiply it with the weights [H]."""
+    return CompiledNormalization.apply(x, norm, epsilon) if torch.is_grad_enabled() else _normalize(x, norm, epsilon)
 
 
 def rotate(heads: Tensor, cos_sin: Tensor) -> Tensor:
-    """Apply the rotary embedding to heads [N, heads, D], with cosine and sine [N, D/2, 2]. Raises TypeError for a precision
-    other than fp32."""
-    return Rotation.apply(heads, cos_sin) if torch.is_grad_enabled() else _rotate(heads, cos_sin)
+    """Apply the rotary embedding to heads [N, heads, D], with cosine and sine [N, D/2, 2]."""
+    return CompiledRotation.apply(heads, cos_sin) if torch.is_grad_enabled() else _rotate(heads, cos_sin)
 
 
 def activate(gate_up: Tensor) -> Tensor:
-    """Return silu(gate) * up: gate_up [N, 2 I] -> [N, I]. Raises TypeError for a precision other than fp32."""
-    return GatedActivation.apply(gate_up) if torch.is_grad_enabled() else _activate(gate_up)
+    """Return silu(gate) * up: gate_up [N, 2 I] -> [N, I]."""
+    return CompiledGatedActivation.apply(gate_up) if torch.is_grad_enabled() else _activate(gate_up)
 
 
-class Normalization(torch.autograd.Function):
+class CompiledNormalization(torch.autograd.Function):
     """Compute a norm. With r = 1 / root mean square, the gradient of x is r (g w - x r^2 mean(g w x)), and that of the
     weights is the sum of g x r over the rows."""
 
@@ -45,6 +45,7 @@ class Normalization(torch.autograd.Function):
         return _normalize(x, norm, epsilon)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, norm = (one.contiguous() for one in ctx.saved_tensors)
         gradient, to_x = gradients[0].contiguous(), torch.empty_like(x)
@@ -55,7 +56,7 @@ class Normalization(torch.autograd.Function):
         return to_x, (gradient * F.rms_norm(x, norm.shape, eps=ctx.epsilon)).sum(dim=0), None
 
 
-class Rotation(torch.autograd.Function):
+class CompiledRotation(torch.autograd.Function):
     """Rotate pairs of numbers. The gradient is rotated back."""
 
     @staticmethod
@@ -64,11 +65,12 @@ class Rotation(torch.autograd.Function):
         return _rotate(heads, cos_sin)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         return _rotate(gradients[0], *ctx.saved_tensors, is_back=True), None
 
 
-class GatedActivation(torch.autograd.Function):
+class CompiledGatedActivation(torch.autograd.Function):
     """Compute silu(gate) * up. Both gradients are written into one tensor."""
 
     @staticmethod
@@ -77,6 +79,7 @@ class GatedActivation(torch.autograd.Function):
         return _activate(gate_up)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         gate_up, gradient = ctx.saved_tensors[0].contiguous(), gradients[0].contiguous()
         out = torch.empty_like(gate_up)
@@ -86,6 +89,7 @@ class GatedActivation(torch.autograd.Function):
 
 
 def _normalize(x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
+    _require(x.ndim == 2 and norm.shape == x.shape[1:], x, norm)
     x, norm = x.contiguous(), norm.contiguous()
     out = torch.empty_like(x)
     addresses = [address_of(one) for one in (x, norm, out)]
@@ -94,6 +98,7 @@ def _normalize(x: Tensor, norm: Tensor, epsilon: float) -> Tensor:
 
 
 def _rotate(heads: Tensor, cos_sin: Tensor, *, is_back: bool = False) -> Tensor:
+    _require(heads.ndim == 3 and cos_sin.shape == (len(heads), heads.shape[2] / 2, 2), heads, cos_sin)
     # The tokens may be apart, as where the heads are followed by values. The heads of a token may not.
     if heads.stride()[1:] != (heads.shape[2], 1):
         heads = heads.contiguous()
@@ -104,10 +109,17 @@ def _rotate(heads: Tensor, cos_sin: Tensor, *, is_back: bool = False) -> Tensor:
 
 
 def _activate(gate_up: Tensor) -> Tensor:
+    _require(gate_up.ndim == 2 and gate_up.shape[1] % 2 == 0, gate_up)
     gate_up = gate_up.contiguous()
     out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
     kernels.activate_rows([*out.shape, address_of(gate_up), address_of(out)], 10 * out.numel())
     return out
+
+
+def _require(is_valid: bool, *tensors: Tensor) -> None:
+    """Raise ValueError for shapes with which a compiled function would read other memory."""
+    if not is_valid:
+        raise ValueError(f"these shapes do not belong together: {', '.join(str(tuple(one.shape)) for one in tensors)}")
 
 
 def _read_bits(number: float) -> int:

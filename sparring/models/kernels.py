@@ -239,7 +239,8 @@ def _normalize_back(x_H: Any, weight_H: Any, epsilon: Any, gradient_H: Any, out_
         products += gradient_H[index] * weight_H[index] * x_H[index]
     mean_square = squares / np.float32(len(x_H)) + epsilon
     scale = np.float32(1 / np.sqrt(mean_square))
-    part = products / np.float32(len(x_H)) / mean_square
+    # Where the squares overflow, the norm is 0, and so is its gradient.
+    part = np.float32(0) if mean_square == np.inf else products / np.float32(len(x_H)) / mean_square
     for index in range(len(x_H)):
         out_H[index] = scale * (gradient_H[index] * weight_H[index] - x_H[index] * part)
 
@@ -281,7 +282,7 @@ def _activate_back(gate_I: Any, up_I: Any, gradient_I: Any, to_gate_I: Any, to_u
     for index in range(len(gate_I)):
         to_gate_I[index] = np.float32(1) / (np.float32(1) + _exponentiate(-gate_I[index]))
     for index in range(len(gate_I)):
-        to_up_I[index] = gradient_I[index] * gate_I[index] * to_gate_I[index]
+        to_up_I[index] = gradient_I[index] * (gate_I[index] * to_gate_I[index])
     for index in range(len(gate_I)):
         share = to_gate_I[index]
         slope = share * (np.float32(1) + gate_I[index] * (np.float32(1) - share))
@@ -314,7 +315,8 @@ def _rotate_rows(arguments: Any) -> None:
     given = carray(arguments, (8,))
     num_tokens, num_heads, half, stride = given[0], given[1], given[2], given[3]
     direction = np.float32(1 - 2 * given[4])
-    heads = carray(floats_at(given[5]), (num_tokens * stride,))
+    # The last token's heads may be longer than the distance between two tokens.
+    heads = carray(floats_at(given[5]), (max(0, (num_tokens - 1) * stride + 2 * num_heads * half),))
     cos_sin = carray(floats_at(given[6]), (num_tokens, half, 2))
     out = carray(floats_at(given[7]), (num_tokens, num_heads, 2 * half))
     cos, sin = np.empty(half, np.float32), np.empty(half, np.float32)

@@ -34,7 +34,7 @@ class AdaptedMatrix:
     """The numbers of rows of the parts that the matrix stacks."""
     scale: float
     factors: tuple[Tensor | None, ...]
-    """A [r, I] and B [height, r] of each part, None for a part without an adapter."""
+    """A [r, I] and B [height, r] of each part; both are None for a part without an adapter. At least one part has one."""
 
 
 Matrix: TypeAlias = Tensor | AdaptedMatrix
@@ -167,13 +167,15 @@ class AdaptedProduct(torch.autograd.Function):
         x, base, narrow, *factors = ctx.saved_tensors
         grad_narrow = torch.empty_like(narrow)
         factor_gradients: list[Tensor | None] = [None] * len(factors)
+        places: list[tuple[int, slice]] = []
         for index, part, b, columns in _list_adapted(grad, ctx.heights, factors):
             torch.mm(part, b.to(x.dtype), out=grad_narrow[:, columns])
             factor_gradients[2 * index + 1] = (part.T @ narrow[:, columns]).float() * ctx.scale
+            places.append((index, columns))
         a = _stack_downs(factors, x.dtype)
         grad_a = (grad_narrow.T @ x).float() * ctx.scale
-        for index, _, _, columns in _list_adapted(grad, ctx.heights, factors):
-            factor_gradients[2 * index] = grad_a[columns]
+        for index, columns in places:
+            factor_gradients[2 * index] = grad_a[columns]  # the gradients share memory, but no element
         grad_x = project_back(grad, base).addmm_(grad_narrow, a, alpha=ctx.scale) if ctx.needs_input_grad[0] else None
         return grad_x, None, None, None, *factor_gradients
 

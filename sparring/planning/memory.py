@@ -19,7 +19,7 @@ LEAST_HISTORY_BYTES, HISTORY_DIVISOR = 64 * 2**20, 8
 by HISTORY_DIVISOR if this is more."""
 SMALLEST_PACKED = 2**19
 """The minimum number of elements of a matrix for which decoding on the CPU reads a packed copy."""
-TRUNK_SHARE = 2
+TRUNK_FACTOR = 2
 """The tokens for which the learner keeps the outputs of frozen layers, for each token of the KV cache."""
 PROCESS_BYTES = 0.45e9
 """The memory of a process with torch and transformers on the CPU."""
@@ -363,7 +363,7 @@ def _trunk_bytes(shape: ModelShape, settings: Settings) -> float:
     """Return the bytes that the outputs of the frozen layers take: in the rows of the engine's cache, and for the learner."""
     if _trained_layers(shape, settings) == shape.num_layers:
         return 0.0
-    return (1.0 + TRUNK_SHARE) * settings.kv_cache_tokens * shape.hidden_size * settings.compute_bytes
+    return (1.0 + TRUNK_FACTOR) * settings.kv_cache_tokens * shape.hidden_size * settings.compute_bytes
 
 
 def _packed_parameters(shape: ModelShape) -> int:

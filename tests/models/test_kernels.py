@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -90,11 +90,48 @@ def test_norms_that_are_trained_get_gradients() -> None:
         torch.testing.assert_close(gradient, (2 * norm * scaled**2).sum(dim=0))
 
 
-def test_any_layout_in_memory_is_read() -> None:
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "transposed": lambda x: x.transpose(-1, -2).contiguous().transpose(-1, -2),
+    "expanded": lambda x: x[:1].expand(x.shape),
+    "one row, transposed": lambda x: x[:1].transpose(0, 1).contiguous().transpose(0, 1),
+    "no row": lambda x: x[:0],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_layout_in_memory_is_read(layout: str) -> None:
     for name, (x, *others) in draw_arguments(4, 16, 1.0, 0).items():
-        strided = x.transpose(-1, -2).contiguous().transpose(-1, -2)
-        with torch.no_grad():
-            assert torch.equal(getattr(COMPILED, name)(strided, *others), getattr(COMPILED, name)(x, *others))
+        strided = LAYOUTS[layout](x)
+        if name == "rotate":
+            others = [others[0][: len(strided)]]
+        results = []
+        for operations in (COMPILED, TORCH):
+            given = strided.detach().requires_grad_()
+            result = getattr(operations, name)(given, *others)
+            results += [result, *torch.autograd.grad(result, given, LAYOUTS[layout](torch.ones_like(result)))]
+        torch.testing.assert_close(results[:2], results[2:], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    {
+        "normalize": (torch.ones(2, 3, 8), torch.ones(8), 1e-5),
+        "normalize with few weights": (torch.ones(2, 8), torch.ones(4), 1e-5),
+        "rotate with few positions": (torch.ones(3, 1, 8), torch.ones(1, 4, 2)),
+        "rotate with narrow cosines": (torch.ones(3, 1, 8), torch.ones(3, 2, 2)),
+        "activate": (torch.ones(2, 5),),
+    }.items(),
+)
+def test_shapes_that_do_not_belong_together_are_refused(name: str, arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match="do not belong together"):
+        getattr(COMPILED, name.split()[0])(*arguments)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    x = torch.ones(2, 4, requires_grad=True)
+    (gradient,) = torch.autograd.grad(COMPILED.normalize(x, torch.ones(4), 0.0).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
 
 
 def test_extreme_and_missing_numbers_are_those_of_torch() -> None:
@@ -104,6 +141,14 @@ def test_extreme_and_missing_numbers_are_those_of_torch() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-30, equal_nan=True)
     found, expected = (compute_gradient(one, "activate", (gate_up,), 0)[1] for one in (COMPILED, TORCH))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-30, equal_nan=True)
+    far = torch.tensor([[-1e20, 1.0]], requires_grad=True)
+    for operations in (COMPILED, TORCH):
+        (gradient,) = torch.autograd.grad(operations.activate(far), far, torch.tensor([[1e20]]))
+        assert gradient.tolist() == [[0.0, 0.0]]
+        squares_overflow = torch.full((1, 4), 1e20, requires_grad=True)
+        normalized = operations.normalize(squares_overflow, torch.ones(4), 1e-5)
+        (gradient,) = torch.autograd.grad(normalized, squares_overflow, torch.ones(1, 4))
+        assert gradient.tolist() == [[0.0] * 4]
     large = torch.tensor([[-50.0, 1e37]])
     torch.testing.assert_close(COMPILED.activate(large), TORCH.activate(large), rtol=1e-5, atol=0)
     x = torch.ones(3, 4)
@@ -139,9 +184,12 @@ print(kernels.__file__, operations.normalize(torch.ones(2, 4), torch.ones(4), 0.
 """
 
 
-def test_a_tensor_of_another_type_is_refused() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.float64])
+def test_a_tensor_of_another_type_is_refused(dtype: torch.dtype) -> None:
     with pytest.raises(TypeError, match="this tensor is torch"):
-        address_of(torch.zeros(2, dtype=torch.bfloat16))
+        address_of(torch.zeros(2, dtype=dtype))
+    with pytest.raises(TypeError, match="this tensor is torch"):
+        COMPILED.activate(torch.zeros(2, 2, dtype=dtype))
 
 
 WITHOUT_NUMBA = """

@@ -9,22 +9,23 @@ from sparring.models.products import AdaptedMatrix, multiply
 
 
 @pytest.mark.parametrize("adapted", [(True, True, True), (True, False, True), (False, False, True)])
+@pytest.mark.parametrize("num_tokens", [7, 1, 0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_adapted_product_and_its_gradients_are_those_of_the_formula(
-    adapted: tuple[bool, ...], dtype: torch.dtype
+    adapted: tuple[bool, ...], dtype: torch.dtype, num_tokens: int
 ) -> None:
     """W x + scale B A x for each part of the matrix, by torch's own gradients in fp64."""
-    heights, width, rank, scale = (6, 2, 4), 5, 3, 0.5
+    heights, ranks, width, scale = (6, 2, 4), (3, 1, 2), 5, 0.5
     generator = torch.Generator().manual_seed(0)
     base = torch.randn(sum(heights), width, generator=generator).to(dtype)
-    x = torch.randn(7, width, generator=generator).to(dtype).requires_grad_()
+    x = torch.randn(num_tokens, width, generator=generator).to(dtype).requires_grad_()
     factors: list[torch.Tensor | None] = []
-    for height, is_adapted in zip(heights, adapted, strict=True):
+    for height, rank, is_adapted in zip(heights, ranks, adapted, strict=True):
         sizes = ((rank, width), (height, rank))
         factors += [torch.randn(size, generator=generator).requires_grad_() if is_adapted else None for size in sizes]
     matrix = AdaptedMatrix(base_O_I=base, heights=heights, scale=scale, factors=tuple(factors))
     trained = [x, *(one for one in factors if one is not None)]
-    weights = torch.randn(7, sum(heights), generator=generator).to(dtype)
+    weights = torch.randn(num_tokens, sum(heights), generator=generator).to(dtype)
 
     found = multiply(x, matrix)
     gradients = torch.autograd.grad((found * weights).sum(), trained)

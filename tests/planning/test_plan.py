@@ -21,7 +21,7 @@ from sparring.planning.memory import (
     LEAST_HISTORY_BYTES,
     SERVER_BYTES,
     SERVER_CACHE_BYTES,
-    TRUNK_SHARE,
+    TRUNK_FACTOR,
     Settings,
     activation_bytes,
     memory_lines,
@@ -136,7 +136,7 @@ def test_an_engine_that_returns_its_cache_needs_it_only_for_sampling() -> None:
 def test_the_engine_s_logits_and_the_outputs_of_frozen_layers_by_hand() -> None:
     from sparring.engines import cached_forward, torch_engine
 
-    assert cached_forward.TRUNK_SHARE == TRUNK_SHARE
+    assert cached_forward.TRUNK_FACTOR == TRUNK_FACTOR
     assert (torch_engine.LEAST_LOGIT_BYTES, torch_engine.LOGIT_DIVISOR) == (LEAST_HISTORY_BYTES, HISTORY_DIVISOR)
     shape = shape_from_config("tiny", TINY)
     lines = {line.name: line.bytes for line in memory_lines(shape, settings(kv_cache_tokens=10**8, lora_layers=1))}
