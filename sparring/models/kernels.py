@@ -28,6 +28,8 @@ SUMS = {"reassoc", "contract", "nsz"}
 """What the compiler may do with floating-point numbers: sum in a different order. Unlike with `fastmath=True`, NaN and
 infinity keep their meaning."""
 LOG2_E = np.float32(1.4426950408889634)
+LOG_2_HIGH, LOG_2_LOW = np.float32(0.693359375), np.float32(-0.00021219444)
+"""Two numbers whose sum is log(2). The products of the first one with small integers are exact."""
 get_thread, get_num_threads = find_function("omp_get_thread_num"), find_function("omp_get_num_threads")
 
 
@@ -55,10 +57,11 @@ as_float: Any = intrinsic(_read_as_float)
 
 @numba.njit(fastmath=SUMS, error_model="numpy", inline="always")
 def _exponentiate(x: Any) -> Any:
-    """Return e^x with a relative error of about 2e-7 + 4e-8 |x|; 0 below 2^-126, and infinity from 2^128 on. Unlike a
-    library's function, it can be computed with vector instructions.
+    """Return e^x with a relative error of about 1e-7, or 1e-7 + 4e-8 |x| where the compiler may sum in a different order;
+    0 below 2^-126, and infinity from 2^128 on. Unlike a library's function, it can be computed with vector instructions.
 
-    e^x = 2^n 2^f, where n is the integer below x log2(e). 2^f is a polynomial, and n becomes the exponent of a number.
+    e^x = 2^n e^r, where n is the integer next to x log2(e), and r = x - n log(2). e^r is a polynomial, and n becomes the
+    exponent of a number.
     """
     exponent = x * LOG2_E
     is_zero = exponent < np.float32(-126)
@@ -67,14 +70,14 @@ def _exponentiate(x: Any) -> Any:
         exponent = np.float32(-126)
     if exponent > np.float32(128):
         exponent = np.float32(128)
-    whole = np.floor(exponent)
-    part = exponent - whole
-    power = np.float32(0.0018775767)
-    power = power * part + np.float32(0.0089893397)
-    power = power * part + np.float32(0.055826318)
-    power = power * part + np.float32(0.24015361)
-    power = power * part + np.float32(0.69315308)
-    power = power * part + np.float32(0.99999994)
+    whole = np.floor(exponent + np.float32(0.5))
+    rest = x - whole * LOG_2_HIGH - whole * LOG_2_LOW
+    power = np.float32(0.00138145982)
+    power = power * rest + np.float32(0.00836871691)
+    power = power * rest + np.float32(0.0416683881)
+    power = power * rest + np.float32(0.166665206)
+    power = power * rest + np.float32(0.499999934)
+    power = power * (rest * rest) + rest + np.float32(1)
     power *= as_float((np.int32(whole) + np.int32(127)) << np.int32(23))
     return np.float32(0) if is_zero else power
 

@@ -57,8 +57,10 @@ def groups(turn, group):
     return [first, second]
 
 
-def learn(policy, batch, loss, config, *, budget=10_000, is_shared=True):
-    """Return the metrics and gradients of a first pass, and those of a second pass after a step."""
+def learn(policy, batch, loss, config, *, budget=10_000, is_shared=True, after=None):
+    """Return the metrics and gradients of a first pass, those of a second pass after a step, and the weights after the
+    step. The second pass uses the weights `after` if they are given: Adam turns the rounding errors of tiny gradients
+    into steps of full size."""
     policy.is_lean = is_shared
     learner = TorchLearner(policy, max_tokens_per_microbatch=budget)
     old_logprobs = learner.logprobs(batch)
@@ -66,8 +68,12 @@ def learn(policy, batch, loss, config, *, budget=10_000, is_shared=True):
     for _ in range(2):
         metrics = learner.forward_backward(batch, loss, config, old_logprobs)
         passes.append((metrics, torch.cat([one.grad.flatten() for one in policy.trained.values()])))
-        learner.optim_step(0.01)
-    return passes
+        if len(passes) == 1:
+            learner.optim_step(0.01)
+            stepped = torch.cat([one.detach().flatten() for one in policy.trained.values()])
+            if after is not None:
+                torch.nn.utils.vector_to_parameters(after, policy.trained.values())
+    return passes, stepped
 
 
 @pytest.mark.parametrize(("loss", "correction", "reduction", "others"), COMBINATIONS)
@@ -82,8 +88,9 @@ def test_every_objective_is_that_of_sequences_on_their_own(
     }
     batch = build_batch(groups, advantages, reduction=REDUCTIONS[reduction])
     config = {"off_policy_correction": correction, **others}
-    shared = learn(tiny_policy(), batch, loss, config, budget=budget)
-    alone = learn(tiny_policy(), batch, loss, config, is_shared=False)
+    shared, weights = learn(tiny_policy(), batch, loss, config, budget=budget)
+    alone, expected_weights = learn(tiny_policy(), batch, loss, config, is_shared=False, after=weights)
+    assert (weights - expected_weights).norm() <= 1e-4 * weights.norm()
     for (found, gradient), (expected, control) in zip(shared, alone, strict=True):
         for name in expected.keys() - {"training/tokens"}:
             assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
