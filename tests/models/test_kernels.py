@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -54,9 +54,18 @@ def compute_gradient(operations: Operations, name: str, arguments: Sequence[Any]
     x = arguments[0].detach().requires_grad_()
     result = getattr(operations, name)(x, *arguments[1:])
     wide = torch.randn(len(x), *result.shape[1:-1], 2 * result.shape[-1], generator=torch.Generator().manual_seed(seed))
-    result.backward(wide[..., : result.shape[-1]])  # not contiguous
+    result.backward(wide.to(result.dtype)[..., : result.shape[-1]])  # not contiguous
     assert x.grad is not None
     return result.detach(), x.grad
+
+
+def bound_terms(name: str, arguments: Sequence[Any]) -> float:
+    """Return a bound on the terms of a gradient, which may cancel, for gradients of the result up to 1."""
+    x, *others = (value.double() if isinstance(value, Tensor) else value for value in arguments)
+    if name == "normalize":
+        norm, epsilon = others
+        return float(norm.abs().max() / (x.square().mean(dim=1) + epsilon).sqrt().min())
+    return max(1.0, float((others[0] if name == "rotate" else x).abs().max()))
 
 
 @given(
@@ -66,20 +75,23 @@ def compute_gradient(operations: Operations, name: str, arguments: Sequence[Any]
     num_threads=st.integers(1, 3),
     seed=st.integers(0, 1000),
 )
+@example(num_rows=1, size=2, scale=1.0, num_threads=1, seed=54)  # torch's own gradient is wrong by 1.2e-7 of 1.5e-3
 @settings(max_examples=30, deadline=None)
-def test_operations_and_gradients_agree_with_those_of_torch(
+def test_operations_and_gradients_agree_with_those_of_torch_in_float64(
     num_rows: int, size: int, scale: float, num_threads: int, seed: int
 ) -> None:
     for name, arguments in draw_arguments(num_rows, size, scale, seed).items():
         with all_threads(num_threads), torch.no_grad():
             found = getattr(COMPILED, name)(*arguments)
-        expected = getattr(TORCH, name)(*arguments)
-        torch.testing.assert_close(found, expected, rtol=2e-6, atol=1e-6 * scale * max(1.0, scale))
         with all_threads(num_threads):
             differentiable, gradient = compute_gradient(COMPILED, name, arguments, seed)
         assert torch.equal(differentiable, found)
-        expected = compute_gradient(TORCH, name, arguments, seed)[1]
-        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=3e-6 * max(expected.abs().max().item(), 1e-6))
+        exact = [value.double() if isinstance(value, Tensor) else value for value in arguments]
+        expected, expected_gradient = compute_gradient(TORCH, name, exact, seed)
+        torch.testing.assert_close(found.double(), expected, rtol=2e-6, atol=1e-6 * scale * max(1.0, scale))
+        torch.testing.assert_close(
+            gradient.double(), expected_gradient, rtol=1e-5, atol=1e-6 * bound_terms(name, arguments)
+        )
 
 
 def test_norms_that_are_trained_get_gradients() -> None:
