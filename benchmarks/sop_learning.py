@@ -39,7 +39,7 @@ from sparring.run_folders.run_folder import WARM_START
 from sparring.run_folders.stored import training_seconds
 from sparring.tracking.console import interval
 from sparring.training.checkpoint_files import hash_checkpoint
-from sparring.training_run.control import continue_warm_start
+from sparring.training_run.control import Control, continue_warm_start, read_control
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "recipes" / "sop" / "recipe.toml"
@@ -188,7 +188,7 @@ def measure(
         policies = ["warm_start", "tuned"]
     elif start is None:
         policies = [one.replace(" ", "_") for one in POLICIES]
-        control = continue_warm_start(run, steps=control_steps, quiet=True)
+        control = train_control(run, control_steps, is_resumed=is_resumed)
         row |= {
             "control seconds": round(control.seconds),
             "control steps": control.steps,
@@ -210,6 +210,12 @@ def measure(
     means = {policy: round(mean(row, "success", policy), 3) for policy in row["success"]}
     print(f"{name}: {means}, {row['minutes']} min", file=sys.stderr, flush=True)
     return row
+
+
+def train_control(run: Path, steps: int | None, *, is_resumed: bool) -> Control:
+    """Return the control of a cell. One that an earlier sitting finished is kept."""
+    finished = read_control(RunFolder(run)) if is_resumed else None
+    return finished or continue_warm_start(run, steps=steps, quiet=True)
 
 
 def _is_interrupted(run: Path, settings: Mapping[str, Any]) -> bool:

@@ -1,12 +1,24 @@
 """Which cells of the business domains are measured, and what their gains are compared with."""
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.sop_learning import CONTROL_DOMAIN, THREE, cells, controls, find_start, gain, kept_cells, warm_start_of
+from benchmarks.sop_learning import (
+    CONTROL_DOMAIN,
+    THREE,
+    cells,
+    controls,
+    find_start,
+    gain,
+    kept_cells,
+    train_control,
+    warm_start_of,
+)
+from sparring.errors import DataError
 
 
 def whole_cell(domain: str = CONTROL_DOMAIN, seed: int = 0, **scores: float) -> dict[str, Any]:
@@ -78,6 +90,18 @@ def test_a_cell_shares_a_warm_start_only_while_its_run_is_there(tmp_path: Path) 
     assert find_start([other_cell(1, 1.0, 1.0)], CONTROL_DOMAIN, str(tmp_path)) is None
     (checkpoint / "manifest.json").write_bytes(b"{ }")
     assert find_start([row], CONTROL_DOMAIN, str(tmp_path)) is None
+
+
+def test_a_resumed_cell_keeps_its_finished_control(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").touch()
+    with pytest.raises(DataError):  # it would train one, but this run has no manifest
+        train_control(tmp_path, 2, is_resumed=True)
+    (tmp_path / "controls" / "warm_start_continued").mkdir(parents=True)
+    state = {"steps": 2, "seconds": 3, "rl_seconds": 3, "validated": {"1": 0.5}, "best_step": 1, "fingerprint": "f"}
+    (tmp_path / "controls" / "warm_start_continued" / "state.json").write_text(json.dumps(state), "utf-8")
+    assert train_control(tmp_path, 2, is_resumed=True).best_step == 1
+    with pytest.raises(DataError):
+        train_control(tmp_path, 2, is_resumed=False)
 
 
 def test_cells_with_other_settings_are_refused(tmp_path: Path) -> None:
