@@ -162,7 +162,8 @@ def measure(
     start = find_start(rows, domain, folder)
     weights = None if start is None else warm_start_of(domain, start["seed"], folder)
     run = Path(folder) / name
-    is_resumed = _is_interrupted(run, {**common, "start": None if start is None else start["warm start sha256"]})
+    begun_at = find_interrupted(run, {**common, "start": None if start is None else start["warm start sha256"]})
+    is_resumed, now = begun_at is not None, commit()
     if is_resumed:
         trainer = MultiTurnRLTrainer.attach(run, quiet=True)
     else:
@@ -177,7 +178,7 @@ def measure(
         "seed": seed,
         "random rewards": is_random,
         "start": seed if start is None else start["seed"],
-        "commit": commit(),
+        "commit": now if begun_at in (None, now) else f"{begun_at}, resumed at {now}",
         "machine": machine(),
         "settings": common,
         "resumed": is_resumed,
@@ -213,21 +214,26 @@ def measure(
 
 
 def train_control(run: Path, steps: int | None, *, is_resumed: bool) -> Control:
-    """Return the control of a cell. One that an earlier sitting finished is kept."""
+    """Return the control of a cell. One with these steps that an earlier sitting finished is kept."""
     finished = read_control(RunFolder(run)) if is_resumed else None
-    return finished or continue_warm_start(run, steps=steps, quiet=True)
+    if finished is not None and steps in (None, finished.steps):
+        return finished
+    return continue_warm_start(run, steps=steps, quiet=True)
 
 
-def _is_interrupted(run: Path, settings: Mapping[str, Any]) -> bool:
-    """Return whether an earlier sitting began this run with the same settings and the same warm start. Otherwise, delete
-    what is in its way, and note the settings for a later sitting."""
+def find_interrupted(run: Path, settings: Mapping[str, Any]) -> str | None:
+    """Return the commit at which an earlier sitting began this run, with the same settings and the same warm start. If there
+    is none, delete what is in its way, note commit and settings for a later sitting, and return None."""
     note = run.with_name(f"{run.name}.settings.json")
-    if RunFolder.is_run(run) and note.is_file() and json.loads(note.read_text("utf-8")) == settings:
-        return True
+    if RunFolder.is_run(run) and note.is_file():
+        noted = json.loads(note.read_text("utf-8"))
+        begun_at = noted.pop("commit", "an unknown commit")
+        if noted == settings:
+            return str(begun_at)
     shutil.rmtree(run, ignore_errors=True)
     run.parent.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps(settings), "utf-8")
-    return False
+    note.write_text(json.dumps({**settings, "commit": commit()}), "utf-8")
+    return None
 
 
 def _by_task(evaluation: Evaluation) -> dict[str, float]:

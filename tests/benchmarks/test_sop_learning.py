@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.report import commit
 from benchmarks.sop_learning import (
     CONTROL_DOMAIN,
     THREE,
     cells,
     controls,
+    find_interrupted,
     find_start,
     gain,
     kept_cells,
@@ -92,6 +94,18 @@ def test_a_cell_shares_a_warm_start_only_while_its_run_is_there(tmp_path: Path) 
     assert find_start([row], CONTROL_DOMAIN, str(tmp_path)) is None
 
 
+def test_an_interrupted_cell_names_the_commit_at_which_it_began(tmp_path: Path) -> None:
+    run, note = tmp_path / "cell", tmp_path / "cell.settings.json"
+    assert find_interrupted(run, {"seed": 1}) is None
+    assert json.loads(note.read_text("utf-8")) == {"seed": 1, "commit": commit()}
+    run.mkdir()
+    (run / "run.toml").touch()
+    note.write_text(json.dumps({"seed": 1, "commit": "28e9a212"}), "utf-8")
+    assert find_interrupted(run, {"seed": 1}) == "28e9a212"
+    assert find_interrupted(run, {"seed": 2}) is None
+    assert not run.exists()
+
+
 def test_a_resumed_cell_keeps_its_finished_control(tmp_path: Path) -> None:
     (tmp_path / "run.toml").touch()
     with pytest.raises(DataError):  # it would train one, but this run has no manifest
@@ -100,8 +114,9 @@ def test_a_resumed_cell_keeps_its_finished_control(tmp_path: Path) -> None:
     state = {"steps": 2, "seconds": 3, "rl_seconds": 3, "validated": {"1": 0.5}, "best_step": 1, "fingerprint": "f"}
     (tmp_path / "controls" / "warm_start_continued" / "state.json").write_text(json.dumps(state), "utf-8")
     assert train_control(tmp_path, 2, is_resumed=True).best_step == 1
-    with pytest.raises(DataError):
-        train_control(tmp_path, 2, is_resumed=False)
+    for steps, is_resumed in ((2, False), (3, True)):
+        with pytest.raises(DataError):
+            train_control(tmp_path, steps, is_resumed=is_resumed)
 
 
 def test_cells_with_other_settings_are_refused(tmp_path: Path) -> None:
