@@ -214,7 +214,8 @@ def measure(
 
 
 def train_control(run: Path, steps: int | None, *, is_resumed: bool) -> Control:
-    """Return the control of a cell. One with these steps that an earlier sitting finished is kept."""
+    """Return the control of a cell. One with these steps that an earlier sitting finished is kept. Raises the errors of
+    `continue_warm_start`."""
     finished = read_control(RunFolder(run)) if is_resumed else None
     if finished is not None and steps in (None, finished.steps):
         return finished
