@@ -5,7 +5,7 @@ of all policies on held-out tasks. The other cells of the domain, with other see
 same warm start, and evaluate their tuned policy on the same tasks. If the run of the first cell is gone, such a cell has a
 warm start of its own. Success is the strict score, and field accuracy is the share of correct fields of the answer. The gain
 is the tuned policy less its strongest control, paired by task and pooled over seeds. With random rewards, it is the tuned
-policy less the warm start.
+policy less the warm start. `mixed` trains one policy on all domains.
 
 All cells take hours. With --resume, the finished cells in the file --json are kept, and each cell states its own commit and
 machine. With --runs, an interrupted cell goes on from its last checkpoint.
@@ -42,11 +42,13 @@ from sparring.training.checkpoint_files import hash_checkpoint
 from sparring.training_run.control import Control, continue_warm_start, read_control
 
 ROOT = Path(__file__).parents[1]
-RECIPE = ROOT / "recipes" / "sop" / "recipe.toml"
 THREE = ("customer_service", "email_intent", "know_your_business")
 """The domains with three seeds."""
 CONTROL_DOMAIN = "customer_service"
 """The domain that is also trained with random rewards."""
+MIXED = "mixed"
+"""All domains at once."""
+TRAINED = (*sop.DOMAINS, MIXED)
 POLICIES = ("base", "warm start", "warm start continued", "tuned")
 SUITE = "sparring.environments.suites.sop"
 SMALL = (
@@ -81,11 +83,16 @@ def cells(domains: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, int, 
     """Return the cells as (domain, seed, whether the rewards are random): first the domains with several seeds. Cells of
     one domain are neighbors, because they share a warm start."""
     found: list[tuple[str, int, bool]] = []
-    for domain in sorted(domains, key=lambda one: one not in THREE):
+    for domain in sorted(domains, key=lambda one: (one not in THREE, one == MIXED)):
         several = seeds if domain in THREE else seeds[:1]
         found += [(domain, seed, False) for seed in several]
         found += [(domain, seed, True) for seed in several if domain == CONTROL_DOMAIN]
     return found
+
+
+def recipe_of(domain: str) -> Path:
+    """Return the recipe that trains a domain."""
+    return ROOT / "recipes" / ("sop_mixed" if domain == MIXED else "sop") / "recipe.toml"
 
 
 def settings_of(domain: str, overrides: Sequence[str]) -> list[str]:
@@ -103,14 +110,14 @@ def settings_of(domain: str, overrides: Sequence[str]) -> list[str]:
     ]
 
 
-def settings_of_cells(overrides: Sequence[str], control_steps: int | None) -> dict[str, Any]:
-    """Return what all cells of a file must have in common."""
-    content = json.dumps(tomllib.loads(RECIPE.read_text("utf-8")), sort_keys=True)  # without comments
+def settings_of_cell(domain: str, overrides: Sequence[str], control_steps: int | None) -> dict[str, Any]:
+    """Return what all cells of a domain in a file must have in common."""
+    content = json.dumps(tomllib.loads(recipe_of(domain).read_text("utf-8")), sort_keys=True)  # without comments
     recipe = hashlib.sha256(content.encode()).hexdigest()
     return {"overrides": list(overrides), "control steps": control_steps, "recipe": recipe}
 
 
-def kept_cells(path: Path | None, settings: Mapping[str, Any], *, resume: bool) -> list[Row]:
+def kept_cells(path: Path | None, overrides: Sequence[str], control_steps: int | None, *, resume: bool) -> list[Row]:
     """Return the finished cells of the file. Raises ValueError if they would be lost, or cannot be continued."""
     if path is None or not path.exists():
         if resume and path is None:
@@ -120,10 +127,10 @@ def kept_cells(path: Path | None, settings: Mapping[str, Any], *, resume: bool) 
         raise ValueError(f"{path} exists; add --resume to go on with its cells, or choose another file")
     try:
         rows: list[Row] = json.loads(path.read_text("utf-8"))["rows"]
-        found = [row["settings"] for row in rows]
+        is_same = [row["settings"] == settings_of_cell(row["domain"], overrides, control_steps) for row in rows]
     except (LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a result of this benchmark ({error!r}); choose another file") from error
-    if any(one != settings for one in found):
+    if not all(is_same):
         raise ValueError(
             f"{path} has cells with another recipe, other overrides or another --control-steps; choose another file"
         )
@@ -155,7 +162,7 @@ def measure(
 ) -> Row:
     """Train and evaluate one cell. `rows` are the finished cells."""
     domain, seed, is_random = cell
-    began, name, common = time.monotonic(), name_of(*cell), settings_of_cells(overrides, control_steps)
+    began, name, common = time.monotonic(), name_of(*cell), settings_of_cell(domain, overrides, control_steps)
     settings = [*settings_of(domain, overrides), f"run.runs_dir={folder}", f"run.seed={seed}"]
     if is_random:
         settings.append("reward.reward=sparring.rewards:random_reward")
@@ -168,7 +175,7 @@ def measure(
         trainer = MultiTurnRLTrainer.attach(run, quiet=True)
     else:
         trainer = MultiTurnRLTrainer(
-            RECIPE, overrides=settings, name=name, model_weights=weights, check=False, quiet=True
+            recipe_of(domain), overrides=settings, name=name, model_weights=weights, check=False, quiet=True
         )
     with trainer:
         temperature = trainer.config.serving_temperature
@@ -280,7 +287,7 @@ def table(content: Mapping[str, Any]) -> str:
         "| gain in field accuracy [95%] | for other RL seeds and tasks |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for domain in sop.DOMAINS:
+    for domain in TRAINED:
         rows = [row for row in content["rows"] if row["domain"] == domain and not row["random rewards"]]
         if not rows:
             continue
@@ -299,7 +306,7 @@ def table(content: Mapping[str, Any]) -> str:
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
-    parser.add_argument("--domains", nargs="+", choices=list(sop.DOMAINS), default=list(sop.DOMAINS), metavar="NAME")
+    parser.add_argument("--domains", nargs="+", choices=TRAINED, default=list(TRAINED), metavar="NAME")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--control-steps", type=int, help="steps of the control (default: those of the recipe)")
     parser.add_argument("--resume", action="store_true", help="keep the finished cells of the file --json")
@@ -313,7 +320,7 @@ def main() -> int:
     if arguments.smoke:
         domains, seeds, overrides, steps = [CONTROL_DOMAIN], [0], [*SMALL, *overrides], 2
     try:
-        rows = kept_cells(arguments.json, settings_of_cells(overrides, steps), resume=arguments.resume)
+        rows = kept_cells(arguments.json, overrides, steps, resume=arguments.resume)
     except ValueError as error:
         parser.error(str(error))
     have = {(row["domain"], row["seed"], row["random rewards"]) for row in rows}

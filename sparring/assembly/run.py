@@ -180,11 +180,12 @@ def load_training_parts(
     detectors = load_detectors(config, recipe_dir)
     check_demonstrations(config, recipe_dir)
     num_groups = config.schedule.max_steps * config.batch.global_batch_size
-    if config.curriculum.select != "all" and num_groups <= len(tasks.train):
+    section = config.curriculum
+    if section.select != "all" and section.kind_field is None and num_groups <= len(tasks.train):
         logger.warning(
             "curriculum.select = %r depends on earlier episodes of a task, but the run has %d groups for %d tasks, so no task "
-            "runs twice. Raise schedule.max_steps, or use fewer tasks.",
-            config.curriculum.select,
+            "runs twice. Raise schedule.max_steps, use fewer tasks, or set curriculum.kind_field.",
+            section.select,
             num_groups,
             len(tasks.train),
         )

@@ -3,7 +3,8 @@ from which the policy can learn.
 
 Each kind of task has its own epochs, and each epoch is a new permutation that is derived from the seed. The configured
 shares determine which kind is next, and the next task of this kind is offered. The recent success rate of the offered
-task determines whether it is also rolled out:
+task determines whether it is also rolled out. If this task has not been rolled out before, the success rate of its kind
+is used, so that a mixture of many tasks soon concentrates on the kinds from which the policy can learn:
 
     all        every task
     mixed      tasks that succeed sometimes, and occasionally the others, since the policy changes
@@ -54,7 +55,7 @@ class TaskSelection:
     retry_share: float
     """The share of offers for which a resting task is rolled out nevertheless."""
     history_groups: int
-    """The number of latest groups from which the success rate of a task is computed."""
+    """The number of latest groups from which the success rate of a task, or of a kind, is computed."""
     success_threshold: float
     """The reward at or above which an episode counts as a success."""
 
@@ -92,9 +93,11 @@ class Curriculum(Iterator[GroupPlan]):
         DataError for a task without a kind, and for weights of kinds that no task has."""
         self._selection = selection
         self._seed, self._group_size, self._sampling, self._label = seed, group_size, sampling, label
+        self._has_kinds = kinds.field is not None
+        self._kind_of = {task.id: "" if kinds.field is None else read_task_kind(task, kinds.field) for task in tasks}
         self._kinds: dict[str, list[Task]] = {}
         for task in tasks:
-            self._kinds.setdefault("" if kinds.field is None else read_task_kind(task, kinds.field), []).append(task)
+            self._kinds.setdefault(self._kind_of[task.id], []).append(task)
         unknown = sorted(kinds.weights.keys() - self._kinds.keys())
         if unknown:
             raise DataError(
@@ -113,6 +116,8 @@ class Curriculum(Iterator[GroupPlan]):
         """Both counts when the last step was recorded."""
         self._history: dict[str, deque[tuple[int, int]]] = {}
         """The latest groups of each task, as (successful members, members)."""
+        self._kind_history: dict[str, deque[tuple[int, int]]] = {}
+        """The same for each kind, if tasks have kinds."""
         self._resting: set[str] = set()
 
     @property
@@ -161,8 +166,10 @@ class Curriculum(Iterator[GroupPlan]):
             rewards, task_id = group.rewards, group.task.id
             if not rewards:
                 continue
-            kept = self._history.setdefault(task_id, deque(maxlen=self._selection.history_groups))
-            kept.append((sum(reward >= self._selection.success_threshold for reward in rewards), len(rewards)))
+            found = (sum(reward >= self._selection.success_threshold for reward in rewards), len(rewards))
+            self._history.setdefault(task_id, self._latest()).append(found)
+            if self._has_kinds:
+                self._kind_history.setdefault(self._kind_of[task_id], self._latest()).append(found)
             if self._share(task_id) <= self._selection.retry_share:
                 self._resting.add(task_id)
             else:
@@ -199,17 +206,21 @@ class Curriculum(Iterator[GroupPlan]):
             "offered": offered,
             "num_played": num_played,
             "history": {task_id: [list(pair) for pair in kept] for task_id, kept in self._history.items()},
+            "kind_history": {kind: [list(pair) for pair in kept] for kind, kept in self._kind_history.items()},
         }
 
     def restore(self, state: Mapping[str, Json]) -> None:
         """Continue from a state that `state` returned."""
         self._offered, self._num_played = Counter(state["offered"]), int(state["num_played"])
         self._recorded = (dict(self._offered), self._num_played)
-        self._history = {
-            task_id: deque(((right, count) for right, count in kept), maxlen=self._selection.history_groups)
-            for task_id, kept in state["history"].items()
-        }
+        self._history = {task_id: self._latest(kept) for task_id, kept in state["history"].items()}
+        # Missing in checkpoints of earlier versions.
+        self._kind_history = {kind: self._latest(kept) for kind, kept in state.get("kind_history", {}).items()}
         self._resting = {task_id for task_id in self._history if self._share(task_id) <= self._selection.retry_share}
+
+    def _latest(self, pairs: Iterable[Sequence[int]] = ()) -> deque[tuple[int, int]]:
+        """Return a history with these pairs, which keeps the latest groups."""
+        return deque(((right, count) for right, count in pairs), maxlen=self._selection.history_groups)
 
     def _offer(self, kind: str) -> Task:
         tasks = self._kinds[kind]
@@ -223,7 +234,7 @@ class Curriculum(Iterator[GroupPlan]):
 
     def _share(self, task_id: str) -> float:
         """Return the share of offers of a task that are rolled out."""
-        kept = self._history.get(task_id)
+        kept = self._history.get(task_id) or self._kind_history.get(self._kind_of[task_id])
         if self._selection.select == "all" or not kept:
             return 1.0
         rate = sum(right for right, _ in kept) / sum(count for _, count in kept)

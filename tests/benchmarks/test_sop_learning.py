@@ -10,6 +10,7 @@ import pytest
 from benchmarks.report import commit
 from benchmarks.sop_learning import (
     CONTROL_DOMAIN,
+    MIXED,
     THREE,
     cells,
     controls,
@@ -17,6 +18,7 @@ from benchmarks.sop_learning import (
     find_start,
     gain,
     kept_cells,
+    settings_of_cell,
     train_control,
     warm_start_of,
 )
@@ -47,15 +49,15 @@ START = whole_cell(base=0.0, warm_start=0.25, warm_start_continued=0.5, tuned=0.
 
 
 def test_cells_of_a_domain_are_neighbors_and_the_three_domains_come_first() -> None:
-    found = cells(["content_flagging", *THREE], [0, 1])
+    found = cells([MIXED, "content_flagging", *THREE], [0, 1])
     assert found[:4] == [
         (CONTROL_DOMAIN, 0, False),
         (CONTROL_DOMAIN, 1, False),
         (CONTROL_DOMAIN, 0, True),
         (CONTROL_DOMAIN, 1, True),
     ]
-    assert found[-1] == ("content_flagging", 0, False)
-    assert len(found) == 2 * len(THREE) + 2 + 1
+    assert found[-2:] == [("content_flagging", 0, False), (MIXED, 0, False)]
+    assert len(found) == 2 * len(THREE) + 2 + 2
 
 
 def test_the_gain_is_over_the_strongest_control_of_the_shared_warm_start() -> None:
@@ -121,9 +123,15 @@ def test_a_resumed_cell_keeps_its_finished_control(tmp_path: Path) -> None:
 
 def test_cells_with_other_settings_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "cells.json"
-    path.write_text('{"rows": [{"settings": {"overrides": []}}]}', "utf-8")
-    assert len(kept_cells(path, {"overrides": []}, resume=True)) == 1
-    with pytest.raises(ValueError, match="other overrides"):
-        kept_cells(path, {"overrides": ["run.seed=1"]}, resume=True)
+    rows = [{"domain": domain, "settings": settings_of_cell(domain, [], None)} for domain in (CONTROL_DOMAIN, MIXED)]
+    assert rows[0]["settings"] != rows[1]["settings"], "the recipes differ"
+    path.write_text(json.dumps({"rows": rows}), "utf-8")
+    assert kept_cells(path, [], None, resume=True) == rows
+    for overrides, steps in ((["run.seed=1"], None), ([], 100)):
+        with pytest.raises(ValueError, match="other overrides"):
+            kept_cells(path, overrides, steps, resume=True)
     with pytest.raises(ValueError, match="--resume"):
-        kept_cells(path, {"overrides": []}, resume=False)
+        kept_cells(path, [], None, resume=False)
+    path.write_text(json.dumps({"rows": [{**rows[0], "domain": MIXED}]}), "utf-8")
+    with pytest.raises(ValueError, match="another recipe"):
+        kept_cells(path, [], None, resume=True)

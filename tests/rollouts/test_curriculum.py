@@ -144,9 +144,42 @@ def test_a_kind_whose_tasks_all_rest_leaves_its_time_to_the_others() -> None:
         kind = plan.task.fields["kind"]
         plays[kind] += 1
         order.record([played(plan.task, 1.0 if kind == "easy" else 0.5)])
-    # Ten epochs of the one; of the other the first, and a tenth of nine more: 20 + 18.
+    # Ten epochs of the one; of the other the first task, and then a tenth of 199 offers.
     assert plays["mixed"] == 200
-    assert 25 <= plays["easy"] <= 50
+    assert 10 <= plays["easy"] <= 35
+
+
+@pytest.mark.parametrize(
+    ("select", "rate", "expected"), [("mixed", 0.0, 0.1), ("mixed", 0.5, 1), ("frontier", 0.25, 0.75)]
+)
+def test_a_task_without_history_has_the_success_rate_of_its_kind(select: str, rate: float, expected: float) -> None:
+    order = curriculum(tasks_of(a=401, b=401), select=select, max_epochs=1, kind_field="kind")
+    first = next(order)
+    assert first.task.fields["kind"] == "a"
+    order.record([played(first.task, rate)])
+    rest = Counter(plan.task.fields["kind"] for plan in order)
+    assert rest["b"] == 401  # no group of this kind was recorded, so each task runs
+    # 400 draws have a standard deviation of at most 0.025.
+    assert rest["a"] / 400 == pytest.approx(expected, abs=0.075 if expected < 1 else 0)
+
+
+def test_the_history_of_a_task_comes_before_that_of_its_kind() -> None:
+    tasks = tasks_of(a=2)
+    order = curriculum(tasks, select="mixed", max_epochs=200, kind_field="kind", history_groups=1)
+    order.record([played(tasks[0], 0.5), played(tasks[1], 1.0)])  # the latest group of the kind succeeds always
+    plays = Counter(plan.task.id for plan in order)
+    assert plays["a0"] == 200
+    assert plays["a1"] < 50
+
+
+def test_the_history_of_kinds_is_missing_in_checkpoints_of_earlier_versions() -> None:
+    order = curriculum(tasks_of(a=3, b=3), select="mixed", kind_field="kind")
+    order.record([played(next(order).task, 0.0)])
+    state = order.state()
+    assert state.pop("kind_history") == {"a": [[0, 4]]}
+    again = curriculum(tasks_of(a=3, b=3), select="mixed", kind_field="kind")
+    again.restore(state)
+    assert again.state() == {**state, "kind_history": {}}
 
 
 def test_groups_that_were_lost_say_nothing_of_a_task() -> None:
