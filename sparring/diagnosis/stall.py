@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ DROPPED, GONE = 0.5, 0.25
 """The share of the peak's gain that a collapse loses, and the share that is left after a complete collapse."""
 WINDOW, SHORT_WINDOW = 5, 2
 """The number of steps of a peak, and of a peak within the first steps."""
+KIND_SUCCESS = re.compile("rollout/kind/.+/success")
+"""The metrics with the success rates of kinds of tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,18 +420,25 @@ def _for_success(
 
 
 def _choice_of_tasks(observed: Observed) -> Mapping[str, Json]:
-    """Return the settings that select tasks which are sometimes solved. If tasks are repeated, these settings select
-    among tasks. Otherwise, the settings replace groups without signal."""
+    """Return the settings that select tasks which are sometimes solved. If tasks are repeated, or some kinds of tasks have
+    no signal, these settings select among tasks. Otherwise, the settings replace groups without signal."""
     seen = [digest.task_id for one in observed.trained for digest in one.train]
     groups = {(one.step, digest.task_id) for one in observed.trained for digest in one.train}
     comes_again = len(set(seen)) < 0.8 * len(groups)
-    if comes_again and observed.config.curriculum.select == "all":
+    if (comes_again or _kinds_differ(observed)) and observed.config.curriculum.select == "all":
         settings = possible(observed.config, {"curriculum.select": "mixed"})
         if settings:
             return settings
     if observed.config.batch.refill_groups < observed.config.batch.global_batch_size:
         return possible(observed.config, {"batch.refill_groups": observed.config.batch.global_batch_size})
     return {}
+
+
+def _kinds_differ(observed: Observed) -> bool:
+    """Return whether some kinds of tasks succeed sometimes, and others never or always."""
+    names = {name for one in observed.trained[-LATE_STEPS:] for name in one.metrics if KIND_SUCCESS.fullmatch(name)}
+    has_signal = [0 < observed.now(name) < 1 for name in names]
+    return any(has_signal) and not all(has_signal)
 
 
 def _for_collapse(observed: Observed, *, at_peak: float | None) -> tuple[str, Mapping[str, Json]]:

@@ -27,7 +27,7 @@ from sparring.ledger import Ledger
 from sparring.rollouts import Collector, EpisodeAgent, Grading, GroupPlan, MainPolicy, RolloutLimits
 from sparring.sessions import EpisodeIdentity, EpisodeLimits, Session
 from sparring.types import Outcome, Sampling, StopReason, Task, Trajectory
-from tests.agents.test_http_agent import served
+from tests.agents.http_agents import served
 
 TASK = Task(id="t1", messages=({"role": "user", "content": "find b"},))
 SLOW_START = 1.2

@@ -34,8 +34,8 @@ from sparring.run_folders.stored import parse_trajectory
 from sparring.scorers import state_difference
 from sparring.tracking.local import trajectory_json
 from sparring.types import Outcome, Reward, Sampling, Score, Task
-from tests.agents import test_http_agent, test_worker
-from tests.agents.test_http_agent import ask, make_session, report
+from tests.agents import http_agents, test_worker
+from tests.agents.http_agents import ask, make_session, report
 
 CALL = {"tool": "book", "arguments": {"seat": 10**18}, "result": "booked", "error": None, "took": 0.5}
 HANDED_OVER: dict[str, Any] = {
@@ -81,7 +81,7 @@ def as_program(handed_over: dict[str, Any], tmp_path: Path) -> AgentResult:
 
 def behind_url(handed_over: dict[str, Any], tmp_path: Path) -> AgentResult:
     del tmp_path
-    return test_http_agent.play(test_http_agent.answering(handed_over), task=TASK)
+    return http_agents.play(http_agents.answering(handed_over), task=TASK)
 
 
 def as_worker(handed_over: dict[str, Any], tmp_path: Path) -> AgentResult:
@@ -181,7 +181,7 @@ def test_a_report_over_a_route_may_contain_what_a_policy_wrote() -> None:
         assert (first.status_code, second.status_code) == (200, 200), first.text
         return JSONResponse({})
 
-    result = test_http_agent.play(behaviour, task=TASK)
+    result = http_agents.play(behaviour, task=TASK)
     assert result.reward == Reward(total=1.0)
     assert result.final_state["note"] == "?"
 
@@ -238,7 +238,7 @@ def test_an_answer_that_confirms_the_start_does_not_end_the_episode(status: int)
         return JSONResponse({**named, "artifacts": {"queue": "b"}}, status_code=status)
 
     running: list[Any] = []
-    assert test_http_agent.play(behaviour, task=TASK).reward == Reward(total=0.5)
+    assert http_agents.play(behaviour, task=TASK).reward == Reward(total=0.5)
 
 
 def test_an_agent_that_exits_ends_its_episode_only(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_report_over_the_routes_hands_over_with_the_reward_or_the_completion()
         assert (rewarded.status_code, completed.status_code) == (200, 200)
         return JSONResponse({"artifacts": {"log": "b"}})
 
-    result = test_http_agent.play(behaviour, task=TASK)
+    result = http_agents.play(behaviour, task=TASK)
     assert result.reward == Reward(total=0.5)
     assert (result.final_state, result.transitions) == (HANDED_OVER["final_state"], (CALL,))
     assert result.artifacts == {"letter": "a", "log": "b"}

@@ -21,8 +21,8 @@ from sparring.environments import answer, tool_call
 from sparring.errors import AgentFailed, ServiceError
 from sparring.gateway import Gateway
 from sparring.types import Outcome, Reward
+from tests.agents.http_agents import make_session
 from tests.agents.test_handed_over import PROGRAM, TASK
-from tests.agents.test_http_agent import make_session
 
 NEVER_READ = """
 import os, sys

@@ -119,3 +119,17 @@ def diagnose_run(observed: Observed) -> dict[str, Finding]:
 def changed(**values: Any) -> Callable[[Digest, int], Digest]:
     """Every episode with these fields."""
     return lambda digest, step: replace(digest, **values)
+
+
+def number(digest: Digest) -> int:
+    return int(digest.task_id.split("-")[1])
+
+
+def hopeless(step: int, task: int) -> float:
+    """Seven of eight tasks are never right; the eighth half of the time."""
+    return 0.5 if task % 8 == 0 else 0.0
+
+
+def falls(step: int, task: int) -> float:
+    """Up to 0.9 until step 15, then gone."""
+    return rises(0.2, 0.9, 15)(step, task) if step <= 20 else 0.02

@@ -17,7 +17,7 @@ from sparring.findings import Finding, Severity
 from sparring.ledger.attempts import Attempts
 from sparring.run_folders.history import Digest, RecordedCall
 from sparring.types import Outcome
-from tests.diagnosis.runs import changed, diagnose_run, rises, run
+from tests.diagnosis.runs import changed, diagnose_run, falls, hopeless, number, rises, run
 
 GET = RecordedCall(name="get", arguments='{"key": "b"}')
 
@@ -48,10 +48,6 @@ def destroyed(step: int, task: int) -> float:
     return 0.4 if step == 1 else 0.0
 
 
-def number(digest: Digest) -> int:
-    return int(digest.task_id.split("-")[1])
-
-
 def unpaid_tasks(digest: Digest, step: int) -> Digest:
     """The reward has wrong reference answers for every other task, the scorer has the right ones."""
     return replace(digest, reward=0.0) if number(digest) % 2 else digest
@@ -79,11 +75,6 @@ def settles(digest: Digest, step: int) -> Digest:
     return replace(digest, answer=text, texts=(text,))
 
 
-def hopeless(step: int, task: int) -> float:
-    """Seven of eight tasks are never right; the eighth half of the time."""
-    return 0.5 if task % 8 == 0 else 0.0
-
-
 def cut(share: int) -> Callable[[Digest, int], Digest]:
     """One of so many tasks is cut in every episode."""
     return lambda digest, step: replace(digest, num_cut=int(int(digest.task_id.split("-")[1]) % share == 0))
@@ -108,11 +99,6 @@ def straggles(digest: Digest, step: int) -> Digest:
 
 def slow(digest: Digest, step: int) -> Digest:
     return replace(digest, seconds=1.0, policy_seconds=0.2)
-
-
-def falls(step: int, task: int) -> float:
-    """Up to 0.9 until step 15, then gone."""
-    return rises(0.2, 0.9, 15)(step, task) if step <= 20 else 0.02
 
 
 def rewritten(played_again: float) -> Callable[[int], Mapping[str, float]]:
@@ -425,11 +411,6 @@ def test_an_update_that_left_nothing_of_a_weak_policy_comes_before_the_turns_wit
     assert first.rule == rule
 
 
-def test_a_collapse_of_twelve_steps_is_named() -> None:
-    fallen = run(lambda step, task: 0.6 if step <= 4 else 0.0, steps=12)
-    assert diagnose_run(fallen)["stall.collapse"].settings == {"optimizer.learning_rate": 1e-5}
-
-
 def test_updates_that_leave_every_log_probability_are_named_with_what_holds_them_back() -> None:
     def still(*more: str, rate: float = 4e-5) -> Mapping[str, object]:
         moved = updated(probe_change=lambda step: 1e-6, update_size=lambda step: 1e-7, learning_rate=lambda step: rate)
@@ -550,20 +531,6 @@ def test_tasks_that_go_on_and_on_are_read_before_they_get_more_turns() -> None:
     assert (without.rule, without.settings) == ("budgets.turns_in_training", {"environment.max_turns": 10})
 
 
-def test_a_collapse_within_the_first_steps_is_one_and_a_lucky_step_is_none() -> None:
-    assert "stall.collapse" in diagnose_run(run(lambda step, task: 0.7 if step <= 2 else 0.0))
-    assert "stall.collapse" not in diagnose_run(run(lambda step, task: 0.7 if step == 1 else 0.3))
-
-
-def test_groups_that_agree_on_being_wrong_are_named_though_the_mean_goes_up_and_down() -> None:
-    # Of eight tasks one is sometimes right; in every third step three more, which earn all or nothing.
-    def luck(step: int, task: int) -> float:
-        return 0.5 if task % 8 == 0 else float(step % 3 == 0 and task % 8 < 4)
-
-    found = diagnose_run(run(luck, steps=30, metrics=lambda step: {"training/entropy": 0.5 - 0.005 * step}))
-    assert "stall.groups_agree" in found
-
-
 def test_a_proposed_rate_is_written_as_a_person_would() -> None:
     def proposed(rate: str) -> list[str]:
         return overrides(
@@ -577,92 +544,6 @@ def test_a_proposed_rate_is_written_as_a_person_would() -> None:
 
 def test_a_run_that_has_not_begun_is_early() -> None:
     assert diagnose("runs/x", run(steps=0)).state == "early"
-
-
-def test_a_collapse_of_a_loss_without_bounds_asks_for_bounds() -> None:
-    observed = run(falls, steps=30, more=["algorithm.loss_fn=cispo"])
-    assert diagnose_run(observed)["stall.collapse"].settings == {
-        "algorithm.loss_fn": "ppo",
-        "algorithm.clip_low_threshold": 0.8,
-        "algorithm.clip_high_threshold": 1.2,
-    }
-
-
-def test_the_advice_of_smaller_groups_states_its_expected_effect() -> None:
-    # A group of 6 with 3 right ones: 3 of them agree by 2 of C(6, 3) = 20 draws. One of eight groups is such, the others agree.
-    observed = run(
-        hopeless,
-        change=lambda digest, step: (
-            replace(digest, reward=1.0, score=1.0)
-            if int(digest.task_id[5:]) % 8 == 0 and digest.id[-3] in "024"
-            else replace(digest, reward=0.0, score=0.0)
-        ),
-    )
-    at_half = diagnose_run(observed)["stall.groups_agree"].evidence["at_half_the_group_size"]
-    assert at_half["groups_without_signal"] == pytest.approx(7 / 8 + (1 / 8) * 2 / 20)
-    # 16 groups of 3 instead of 8 of 6: 16 * (1 / 8) * 18 / 20.
-    assert at_half["groups_with_signal_a_step_with_twice_the_batch"] == pytest.approx(1.8)
-
-
-def stands(
-    *, entropy: tuple[float, float], at: int = 6, varies: bool = False, more: tuple[str, ...] = ()
-) -> Finding | None:
-    """A run of which seven of eight groups are right or wrong as a whole, as with cards that only the task determines."""
-    first, last = entropy
-
-    def change(digest: Digest, step: int) -> Digest:
-        text = f"stand {digest.id}" if varies or number(digest) % 8 == 0 else "stand"
-        return replace(digest, texts=(text,), answer=text)
-
-    observed = run(
-        lambda step, task: float(task % 2) if task % 8 else 0.5,
-        num_tasks=10_000,
-        change=change,
-        metrics=lambda step: {"training/entropy": first if step < at else last},
-        more=["optimizer.learning_rate=5e-4", *more],
-    )
-    return diagnose_run(observed).get("stall.groups_agree")
-
-
-def test_groups_of_identical_episodes_of_a_policy_that_stopped_varying_ask_for_a_smaller_learning_rate() -> None:
-    found = stands(entropy=(0.08, 0.002))
-    assert found is not None
-    assert found.settings == {"optimizer.learning_rate": 0.000125}
-    assert found.before_step == 6
-    assert found.symptom.endswith("all episodes earned the same, because the policy has stopped varying.")
-    assert found.evidence["entropy"] == [0.08, 0.002]
-    assert found.evidence["identical_of_groups_that_agree"] == 1.0
-    assert "In 100% of the groups that agree, all episodes are identical" in found.change
-    assert "entropy bonus (algorithm.entropy_coef)" in found.change
-    # Nearly the temperature of the policy: a warmer one gives nothing to choose from either.
-    cooler = stands(entropy=(0.08, 0.002), more=("sampling.temperature=0.8",))
-    less = stands(entropy=(0.13, 0.04))
-    for other in (cooler, less):
-        assert other is not None
-        assert set(other.settings) == {"optimizer.learning_rate"}
-
-
-def test_other_groups_are_proposed_where_episodes_differ_or_the_policy_varies_as_before() -> None:
-    for found in (
-        stands(entropy=(0.08, 0.002), varies=True),  # groups agree on the reward alone
-        stands(entropy=(0.08, 0.06)),  # as certain before training
-        stands(entropy=(0.9, 0.4)),  # still varies much
-        stands(entropy=(0.08, 0.002), at=0),  # as certain from the first step on
-    ):
-        assert found is not None
-        assert set(found.settings) == {"batch.refill_groups"}
-        assert found.before_step is None
-        assert found.symptom.endswith("all episodes earned the same.")
-
-
-def test_cold_sampling_that_alone_makes_the_entropy_low_asks_for_temperature_1() -> None:
-    found = stands(entropy=(0.08, 0.002), more=("sampling.temperature=0.2",))
-    assert found is not None
-    assert set(found.settings) == {"sampling.temperature"}
-
-
-def test_tasks_that_never_come_again_ask_for_other_groups_in_their_place() -> None:
-    assert set(diagnose_run(run(hopeless, num_tasks=10_000))["stall.groups_agree"].settings) == {"batch.refill_groups"}
 
 
 def test_an_alarm_of_the_system_silences_the_advice_that_it_explains() -> None:
@@ -685,53 +566,6 @@ def test_a_trend_within_a_part_is_no_noise() -> None:
     # Neighbors lie 0.1 apart, half of its square is 0.005: sqrt(2 * 0.005 / 4).
     change = difference([0.0, 0.1, 0.2, 0.3], [0.4, 0.5, 0.6, 0.7])
     assert (change.value, change.error) == (pytest.approx(0.4), pytest.approx(0.05))
-
-
-def as_tasks_come(step: int, task: int) -> float:
-    """All members of a group are right, or none."""
-    return float(random.Random(f"{step}/{task}").random() < 0.5)
-
-
-@pytest.mark.parametrize(("temperature", "asked_for"), [(0.2, "sampling.temperature"), (1.0, "batch.group_size")])
-def test_a_reward_that_nothing_was_learned_from_stands_still_whatever_tasks_come(
-    temperature: float, asked_for: str
-) -> None:
-    # Eight groups a step, each right or wrong as a whole: the mean of a step is off by 0.18, too noisy for a course.
-    observed = run(
-        as_tasks_come, num_tasks=10_000, more=[f"sampling.temperature={temperature}", "batch.refill_groups=8"]
-    )
-    diagnosis = diagnose("runs/x", observed)
-    assert diagnosis.first is not None
-    assert diagnosis.first.rule == "stall.groups_agree"
-    assert set(diagnosis.first.settings) == {asked_for}
-    assert ("system.filtered", "stall.groups_agree") in {(one.finding.rule, one.by) for one in diagnosis.silenced}
-
-
-def test_a_collapse_under_a_rising_rate_asks_for_the_rate_of_the_peak() -> None:
-    # The rate rises by 1e-4 a step, far beyond what the recipe's quarter would be.
-    observed = run(
-        falls,
-        steps=60,
-        metrics=lambda step: {"training/learning_rate": 1e-4 * step},
-        more=["optimizer.learning_rate=2e-2"],
-    )
-    found = diagnose_run(observed)["stall.collapse"]
-    assert found.confirm_after == 25  # it falls at step 21, however long it lies there
-    peak = found.evidence["peak_steps"]
-    assert found.settings == {"optimizer.learning_rate": pytest.approx(1e-4 * peak[0])}
-
-
-def test_tools_that_break_are_no_collapse_of_the_policy() -> None:
-    # From step 21 on, as the reward falls, every call raises.
-    raised = {"rollout/agent/tool_errors": 1.0, "rollout/agent/tool_errors/tool_raised": 1.0}
-    found = diagnose_run(run(falls, steps=30, metrics=lambda step: raised if step > 20 else {}))
-    assert found["tools.failing"].severity is Severity.ERROR
-    assert "stall.collapse" not in found
-    # Calls that the policy writes badly go with its fall.
-    garbled = {"rollout/agent/tool_errors": 1.0, "rollout/agent/tool_errors/bad_json": 1.0}
-    found = diagnose_run(run(falls, steps=30, metrics=lambda step: garbled if step > 20 else {}))
-    assert found["tools.failing"].severity is Severity.WARNING
-    assert found["stall.collapse"].severity is Severity.ERROR
 
 
 def test_a_hacked_reward_asks_to_go_back_to_where_validation_was_best() -> None:
