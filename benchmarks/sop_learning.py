@@ -303,6 +303,24 @@ def table(content: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def table_by_domain(row: Row) -> str:
+    """Return the table of a cell that trained all domains at once: the success of each policy in each domain."""
+    lines = ["| domain | tasks | " + " | ".join(POLICIES) + " |", "|---" * (2 + len(POLICIES)) + "|"]
+    for domain in (*sop.DOMAINS, None):
+        scores = {
+            policy: [
+                score
+                for task, score in row["success"][policy].items()
+                if domain is None or task.startswith(f"{domain}-held_out-")
+            ]
+            for policy in POLICIES
+        }
+        name = "all" if domain is None else f"`{domain}`"
+        means = " | ".join(f"{fmean(scores[policy]):.2f}" for policy in POLICIES)
+        lines.append(f"| {name} | {len(scores['tuned'])} | {means} |")
+    return "\n".join(lines)
+
+
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")

@@ -19,9 +19,11 @@ from benchmarks.sop_learning import (
     gain,
     kept_cells,
     settings_of_cell,
+    table_by_domain,
     train_control,
     warm_start_of,
 )
+from sparring.environments.suites import sop
 from sparring.errors import DataError
 
 
@@ -135,3 +137,17 @@ def test_cells_with_other_settings_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({"rows": [{**rows[0], "domain": MIXED}]}), "utf-8")
     with pytest.raises(ValueError, match="another recipe"):
         kept_cells(path, [], None, resume=True)
+
+
+def test_a_mixture_is_shown_by_domain() -> None:
+    def scores(first: float, others: float) -> dict[str, float]:
+        found = {f"{domain}-held_out-0-{task}": others for domain in sop.DOMAINS for task in (0, 1)}
+        return {**found, "aircraft_inspection-held_out-0-0": first}
+
+    policies = {"base": (0, 0), "warm start": (0.5, 0), "warm start continued": (1, 0.5), "tuned": (1, 1)}
+    row = {"success": {policy: scores(*values) for policy, values in policies.items()}}
+    lines = table_by_domain(row).splitlines()
+    assert len(lines) == 2 + len(sop.DOMAINS) + 1
+    assert lines[2] == "| `aircraft_inspection` | 2 | 0.00 | 0.25 | 0.75 | 1.00 |"
+    # 23 tasks at 0.5 and one at 1.
+    assert lines[-1] == "| all | 24 | 0.00 | 0.02 | 0.52 | 1.00 |"
