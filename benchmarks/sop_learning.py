@@ -217,6 +217,8 @@ def measure(
     row["minutes"] = round((time.monotonic() - began) / 60, 1)
     means = {policy: round(mean(row, "success", policy), 3) for policy in row["success"]}
     print(f"{name}: {means}, {row['minutes']} min", file=sys.stderr, flush=True)
+    if domain == MIXED:
+        print(table_by_domain(row), file=sys.stderr, flush=True)
     return row
 
 
@@ -315,6 +317,8 @@ def table_by_domain(row: Row) -> str:
             ]
             for policy in POLICIES
         }
+        if not scores["tuned"]:
+            continue
         name = "all" if domain is None else f"`{domain}`"
         means = " | ".join(f"{fmean(scores[policy]):.2f}" for policy in POLICIES)
         lines.append(f"| {name} | {len(scores['tuned'])} | {means} |")

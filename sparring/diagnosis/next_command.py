@@ -29,7 +29,8 @@ def next_command(run: Path, config: Config, metrics: Mapping[int, Mapping[str, f
         reason = "it has no checkpoint yet" if late is None else f"no checkpoint is from before step {late}"
         return f"train the recipe again with {shlex.join(overrides(finding.settings))}: {reason}"
     origin = [] if late is None else ["--from", str(steps[-1])]
-    settings = {**finding.settings, **_longer(config, metrics, steps[-1] + (finding.confirm_after or JUDGE_AFTER))}
+    until = steps[-1] + (finding.confirm_after or JUDGE_AFTER)
+    settings = {**finding.settings, **_longer(config, metrics, until, finding.settings)}
     return shlex.join(["sparring", "runs", "branch", str(run), *origin, *overrides(settings)])
 
 
@@ -39,14 +40,20 @@ def checkpoint_steps(run: RunFolder) -> list[int]:
     return sorted(0 if name == WARM_START else int(name) for name in there if name == WARM_START or name.isdigit())
 
 
-def _longer(config: Config, metrics: Mapping[int, Mapping[str, float]], until: int) -> Mapping[str, Json]:
-    """Return the settings with which a run continues until a step, as far as the run's own settings end it earlier."""
+def _longer(
+    config: Config, metrics: Mapping[int, Mapping[str, float]], until: int, changed: Mapping[str, Json]
+) -> Mapping[str, Json]:
+    """Return the settings with which a run continues until a step with changed settings, as far as the run's own settings
+    end it earlier."""
     longer: dict[str, Json] = {}
     if until > config.schedule.max_steps:
         longer["schedule.max_steps"] = until
     last = max((step for step in metrics if "training/epoch" in metrics[step]), default=0)
     if last > 0:
-        epochs = metrics[last]["training/epoch"] * max(1.0, until / last)
+        a_step = metrics[last]["training/epoch"] / last
+        # In the worst case, a selection skips all tasks but those that it retries. Skipped tasks count as offered.
+        offers = 1 / config.curriculum.retry_share if "curriculum.select" in changed else 1.0
+        epochs = metrics[last]["training/epoch"] + a_step * max(0, until - last) * offers
         if epochs > config.schedule.max_epochs:
             longer["schedule.max_epochs"] = math.ceil(epochs)
     return longer

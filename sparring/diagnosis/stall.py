@@ -41,8 +41,11 @@ DROPPED, GONE = 0.5, 0.25
 """The share of the peak's gain that a collapse loses, and the share that is left after a complete collapse."""
 WINDOW, SHORT_WINDOW = 5, 2
 """The number of steps of a peak, and of a peak within the first steps."""
-KIND_SUCCESS = re.compile("rollout/kind/.+/success")
+KIND_SUCCESS = re.compile("rollout/kind/(.+)/success")
 """The metrics with the success rates of kinds of tasks."""
+KIND_GROUPS, SILENT_KINDS = 4, 0.25
+"""The least number of groups that show that a kind never or always succeeds, and the least share of groups of such kinds
+for which a selection is worth it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,7 +416,8 @@ def _for_success(
     if settings:
         of = f"{len(mixed)} of {len(tallies)} tasks succeed sometimes"
         if "curriculum.select" in settings:
-            return f"{of}: use those more often, and the others only rarely.", settings
+            which = "tasks of their kinds" if observed.config.curriculum.kind_field else "those"
+            return f"{of}: use {which} more often, and the others only rarely.", settings
         return f"{of}: let a step use other groups in place of those that agree.", settings
     larger = possible(observed.config, {"batch.group_size": 2 * batch.group_size})
     return f"{right:.1%} of the episodes succeed: larger groups contain both kinds of episodes more often.", larger
@@ -426,7 +430,9 @@ def _choice_of_tasks(observed: Observed) -> Mapping[str, Json]:
     groups = {(one.step, digest.task_id) for one in observed.trained for digest in one.train}
     comes_again = len(set(seen)) < 0.8 * len(groups)
     if (comes_again or _kinds_differ(observed)) and observed.config.curriculum.select == "all":
-        settings = possible(observed.config, {"curriculum.select": "mixed"})
+        # Tasks that are skipped count as offered, so a selection needs more epochs.
+        epochs: dict[str, Json] = {"schedule.max_epochs": 2} if observed.config.schedule.max_epochs == 1 else {}
+        settings = possible(observed.config, {"curriculum.select": "mixed", **epochs})
         if settings:
             return settings
     if observed.config.batch.refill_groups < observed.config.batch.global_batch_size:
@@ -435,10 +441,20 @@ def _choice_of_tasks(observed: Observed) -> Mapping[str, Json]:
 
 
 def _kinds_differ(observed: Observed) -> bool:
-    """Return whether some kinds of tasks succeed sometimes, and others never or always."""
-    names = {name for one in observed.trained[-LATE_STEPS:] for name in one.metrics if KIND_SUCCESS.fullmatch(name)}
-    has_signal = [0 < observed.now(name) < 1 for name in names]
-    return any(has_signal) and not all(has_signal)
+    """Return whether some kinds of tasks succeed sometimes, and a good part of the late groups is of kinds that never or
+    always succeed."""
+    late = [one.metrics for one in observed.trained[-STALL_STEPS:]]
+    kinds = {found[1] for metrics in late for found in map(KIND_SUCCESS.fullmatch, metrics) if found}
+    with_signal, silent = 0.0, 0.0
+    for kind in kinds:
+        own = [metrics for metrics in late if f"rollout/kind/{kind}/success" in metrics]
+        num_groups = sum(one[f"rollout/kind/{kind}/num_groups"] for one in own)
+        rates = {one[f"rollout/kind/{kind}/success"] for one in own}
+        if rates in ({0.0}, {1.0}) and num_groups >= KIND_GROUPS:
+            silent += num_groups
+        elif rates not in ({0.0}, {1.0}):
+            with_signal += num_groups
+    return with_signal > 0 and silent >= SILENT_KINDS * (with_signal + silent)
 
 
 def _for_collapse(observed: Observed, *, at_peak: float | None) -> tuple[str, Mapping[str, Json]]:

@@ -3,12 +3,14 @@ from which the policy can learn.
 
 Each kind of task has its own epochs, and each epoch is a new permutation that is derived from the seed. The configured
 shares determine which kind is next, and the next task of this kind is offered. The recent success rate of the offered
-task determines whether it is also rolled out. If this task has not been rolled out before, the success rate of its kind
-is used, so that a mixture of many tasks soon concentrates on the kinds from which the policy can learn:
+task determines whether it is also rolled out:
 
     all        every task
     mixed      tasks that succeed sometimes, and occasionally the others, since the policy changes
     frontier   a task more often the closer its success rate is to 1/2, at which rewards vary most
+
+A task that has not been rolled out before is selected by the recent success rate of its kind, compared with the other
+kinds, so that a mixture of many tasks concentrates on the kinds from which the policy can learn.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class TaskSelection:
     retry_share: float
     """The share of offers for which a resting task is rolled out nevertheless."""
     history_groups: int
-    """The number of latest groups from which the success rate of a task, or of a kind, is computed."""
+    """The number of latest groups from which the success rate of a task is computed, and of latest steps from which that
+    of a kind is."""
     success_threshold: float
     """The reward at or above which an episode counts as a success."""
 
@@ -93,7 +96,6 @@ class Curriculum(Iterator[GroupPlan]):
         DataError for a task without a kind, and for weights of kinds that no task has."""
         self._selection = selection
         self._seed, self._group_size, self._sampling, self._label = seed, group_size, sampling, label
-        self._has_kinds = kinds.field is not None
         self._kind_of = {task.id: "" if kinds.field is None else read_task_kind(task, kinds.field) for task in tasks}
         self._kinds: dict[str, list[Task]] = {}
         for task in tasks:
@@ -117,7 +119,9 @@ class Curriculum(Iterator[GroupPlan]):
         self._history: dict[str, deque[tuple[int, int]]] = {}
         """The latest groups of each task, as (successful members, members)."""
         self._kind_history: dict[str, deque[tuple[int, int]]] = {}
-        """The same for each kind, if tasks have kinds."""
+        """The latest steps of each kind, as (successful episodes, episodes)."""
+        self._kind_shares: dict[str, float] = {}
+        """The share of the offers of each kind's new tasks that are rolled out."""
         self._resting: set[str] = set()
 
     @property
@@ -162,23 +166,27 @@ class Curriculum(Iterator[GroupPlan]):
         self._recorded = (dict(self._offered), self._num_played)
         if self._selection.select == "all":
             return
+        rights_of_kinds, counts_of_kinds = Counter[str](), Counter[str]()
         for group in groups:
             rewards, task_id = group.rewards, group.task.id
             if not rewards:
                 continue
-            found = (sum(reward >= self._selection.success_threshold for reward in rewards), len(rewards))
-            self._history.setdefault(task_id, self._latest()).append(found)
-            if self._has_kinds:
-                self._kind_history.setdefault(self._kind_of[task_id], self._latest()).append(found)
+            right, count = sum(reward >= self._selection.success_threshold for reward in rewards), len(rewards)
+            self._history.setdefault(task_id, self._latest()).append((right, count))
+            rights_of_kinds[self._kind_of[task_id]] += right
+            counts_of_kinds[self._kind_of[task_id]] += count
             if self._share(task_id) <= self._selection.retry_share:
                 self._resting.add(task_id)
             else:
                 self._resting.discard(task_id)
+        for kind, count in counts_of_kinds.items():
+            self._kind_history.setdefault(kind, self._latest()).append((rights_of_kinds[kind], count))
+        self._compare_kinds()
         seen, resting = len(self._history), len(self._resting)
         if not self._has_warned and self._offered.total() >= self._num_tasks and resting > MOST_RESTING * seen:
             self._has_warned = True
             logger.warning(
-                "%d of %d tasks rest, because nearly all or nearly none of their episodes have a reward of at least "
+                "%d of the %d tasks that ran rest, because nearly all or nearly none of their episodes have a reward of at least "
                 "evaluation.success_threshold = %g. A resting task is rolled out in a share of %g of its offers. "
                 "If this is not intended, set the threshold to the reward of a success, or remove curriculum.select.",
                 resting,
@@ -188,14 +196,17 @@ class Curriculum(Iterator[GroupPlan]):
             )
 
     def metrics(self) -> dict[str, float]:
-        """Return the number of tasks with a history, the number of resting tasks, and the share of offers that were
-        skipped."""
+        """Return the number of tasks with a history, the number of resting ones among them, the number of kinds whose new
+        tasks rest, and the share of offers that were skipped."""
         if self._selection.select == "all":
             return {}
         offered = self._offered.total()
         return {
             "rollout/curriculum/seen_tasks": float(len(self._history)),
             "rollout/curriculum/resting_tasks": float(len(self._resting)),
+            "rollout/curriculum/resting_kinds": float(
+                sum(share <= self._selection.retry_share for share in self._kind_shares.values())
+            ),
             "rollout/curriculum/passed_over": 1 - self._num_played / offered if offered else 0.0,
         }
 
@@ -216,10 +227,11 @@ class Curriculum(Iterator[GroupPlan]):
         self._history = {task_id: self._latest(kept) for task_id, kept in state["history"].items()}
         # Missing in checkpoints of earlier versions.
         self._kind_history = {kind: self._latest(kept) for kind, kept in state.get("kind_history", {}).items()}
+        self._compare_kinds()
         self._resting = {task_id for task_id in self._history if self._share(task_id) <= self._selection.retry_share}
 
     def _latest(self, pairs: Iterable[Sequence[int]] = ()) -> deque[tuple[int, int]]:
-        """Return a history with these pairs, which keeps the latest groups."""
+        """Return a history with these pairs, which keeps the latest ones."""
         return deque(((right, count) for right, count in pairs), maxlen=self._selection.history_groups)
 
     def _offer(self, kind: str) -> Task:
@@ -234,17 +246,29 @@ class Curriculum(Iterator[GroupPlan]):
 
     def _share(self, task_id: str) -> float:
         """Return the share of offers of a task that are rolled out."""
-        kept = self._history.get(task_id) or self._kind_history.get(self._kind_of[task_id])
-        if self._selection.select == "all" or not kept:
+        if self._selection.select == "all":
             return 1.0
-        rate = sum(right for right, _ in kept) / sum(count for _, count in kept)
+        kept = self._history.get(task_id)
+        return self._kind_shares.get(self._kind_of[task_id], 1.0) if not kept else self._share_at(kept)
+
+    def _share_at(self, history: Iterable[tuple[int, int]]) -> float:
+        """Return the share of offers that are rolled out after these results, as (successes, episodes)."""
+        rights, counts = zip(*history, strict=True)
+        rate = sum(rights) / sum(counts)
         if self._selection.select == "mixed":
-            return (
-                1.0
-                if self._selection.hard_threshold < rate < self._selection.easy_threshold
-                else self._selection.retry_share
-            )
+            has_signal = self._selection.hard_threshold < rate < self._selection.easy_threshold
+            return 1.0 if has_signal else self._selection.retry_share
         return max(self._selection.retry_share, 4 * rate * (1 - rate))
+
+    def _compare_kinds(self) -> None:
+        """Set the shares of the kinds. A kind with too short a history keeps its whole share. The shares are relative to the
+        largest, because a kind that rests leaves its time to the others, and there may be no others with more signal."""
+        shares = {
+            kind: self._share_at(kept) if len(kept) == self._selection.history_groups else 1.0
+            for kind, kept in self._kind_history.items()
+        }
+        largest = 1.0 if len(shares) < len(self._kinds) else max(shares.values())
+        self._kind_shares = {kind: share / largest for kind, share in shares.items()}
 
     def _draw(self, kind: str) -> float:
         return random.Random(f"{self._seed}/{kind}/offer {self._offered[kind]}").random()

@@ -206,8 +206,8 @@ REFUSED = [
     ),
     (
         ["curriculum.select=mixed"],
-        "curriculum.select: is 'mixed', which depends on earlier episodes of a task or of its kind, but schedule.max_epochs = 1 "
-        "uses every task once, and kind_field is not set; raise max_epochs, set kind_field, or leave select out.",
+        "curriculum.select: is 'mixed', which depends on earlier episodes of a task, but schedule.max_epochs = 1 "
+        "uses every task once; raise max_epochs, or leave select out.",
     ),
     (
         ["curriculum.kind_weights.hard=2.0"],
@@ -302,11 +302,6 @@ def test_what_cannot_work_or_would_be_read_by_nothing_is_refused(overrides: list
     with pytest.raises(ConfigError) as refused:
         config(*overrides)
     assert [f"{problem.key}: {problem.message}" for problem in refused.value.problems] == [message]
-
-
-def test_with_kinds_a_selection_by_success_needs_one_epoch_only() -> None:
-    found = config("curriculum.select=frontier", "curriculum.kind_field=hops", "schedule.max_epochs=1")
-    assert found.curriculum.select == "frontier"
 
 
 WARNED = [

@@ -60,11 +60,11 @@ def command_after(path: Path, epoch: float, finding: Finding, *overrides: str) -
     (path / "checkpoints" / "000010").mkdir(parents=True, exist_ok=True)
     recipe = {"environment": {"target": "environment:Shop"}, "reward": {"reward": "environment:reward"}}
     metrics = {10: {"training/epoch": epoch}}
-    return next_command(path, validate(recipe, overrides), metrics, finding).partition("curriculum.select=mixed")[2]
+    return next_command(path, validate(recipe, overrides), metrics, finding).partition("entropy_coef=0.01")[2]
 
 
 def test_a_run_is_extended_as_far_as_its_change_needs(tmp_path: Path) -> None:
-    long = replace(ADVICE, confirm_after=20)
+    long = replace(ADVICE, settings={"algorithm.entropy_coef": 0.01}, confirm_after=20)
     # From step 10 to step 30: a run of 50 steps is long enough, one of 29 is not.
     assert command_after(tmp_path, 1.0, long, "schedule.max_epochs=3") == ""
     assert (
@@ -78,3 +78,10 @@ def test_a_run_is_extended_as_far_as_its_change_needs(tmp_path: Path) -> None:
         command_after(tmp_path, 0.1, replace(long, confirm_after=None), "schedule.max_steps=10")
         == " schedule.max_steps=35"
     )
+
+
+def test_a_selection_of_tasks_is_given_the_epochs_that_it_may_skip(tmp_path: Path) -> None:
+    selecting = replace(ADVICE, confirm_after=20)
+    # Ten steps used a tenth of the data. In 20 more, at worst nine of ten offered tasks are skipped: 0.1 + 10 * 0.2 = 2.1.
+    assert command_after(tmp_path, 0.1, selecting) == " curriculum.select=mixed schedule.max_epochs=3"
+    assert command_after(tmp_path, 0.1, selecting, "schedule.max_epochs=3") == " curriculum.select=mixed"

@@ -163,23 +163,35 @@ def test_tools_that_break_are_no_collapse_of_the_policy() -> None:
     assert found["stall.collapse"].severity is Severity.ERROR
 
 
-def kinds_at(**rates: float) -> dict[str, float]:
-    """The success rates of kinds of tasks, as a step reports them."""
-    return {f"rollout/kind/{kind}/success": rate for kind, rate in rates.items()}
-
-
 @pytest.mark.parametrize(
     ("rates", "asked_for"),
     [
-        ({"easy": 1.0, "fair": 0.25}, "curriculum.select"),
-        ({"fair": 0.25, "hard": 0.0}, "curriculum.select"),
-        ({"fair": 0.25, "good": 0.5}, "batch.refill_groups"),
-        ({"hard": 0.0, "harder": 0.0}, "batch.refill_groups"),
+        ({"easy": 1.0, "fair": 0.25}, {"curriculum.select", "schedule.max_epochs"}),
+        ({"fair": 0.25, "hard": 0.0}, {"curriculum.select", "schedule.max_epochs"}),
+        ({"fair": 0.25, "good": 0.5}, {"batch.refill_groups"}),
+        ({"hard": 0.0, "harder": 0.0}, {"batch.refill_groups"}),
+        # One of eight groups is of a kind that never succeeds.
+        ({**{f"fair{number}": 0.25 for number in range(7)}, "hard": 0.0}, {"batch.refill_groups"}),
     ],
 )
 def test_kinds_without_a_signal_ask_for_a_selection_though_no_task_comes_again(
-    rates: dict[str, float], asked_for: str
+    rates: dict[str, float], asked_for: set[str]
 ) -> None:
+    def metrics(step: int) -> dict[str, float]:
+        success = {f"rollout/kind/{kind}/success": rate for kind, rate in rates.items()}
+        return success | {f"rollout/kind/{kind}/num_groups": 8 / len(rates) for kind in rates}
+
     kinds = ["curriculum.kind_field=kind", "schedule.max_epochs=1"]
-    observed = run(hopeless, num_tasks=10_000, more=kinds, metrics=lambda step: kinds_at(**rates))
-    assert set(diagnose_run(observed)["stall.groups_agree"].settings) == {asked_for}
+    found = diagnose_run(run(hopeless, num_tasks=10_000, more=kinds, metrics=metrics))["stall.groups_agree"]
+    assert set(found.settings) == asked_for
+    assert ("use tasks of their kinds more often" in found.change) == ("curriculum.select" in asked_for)
+
+
+def test_a_kind_that_failed_in_few_groups_shows_nothing() -> None:
+    def metrics(step: int) -> dict[str, float]:
+        # In each step, another kind fails.
+        new = {f"rollout/kind/new{step}/success": 0.0, f"rollout/kind/new{step}/num_groups": 3.0}
+        return new | {"rollout/kind/fair/success": 0.25, "rollout/kind/fair/num_groups": 5.0}
+
+    found = diagnose_run(run(hopeless, num_tasks=10_000, more=["curriculum.kind_field=kind"], metrics=metrics))
+    assert set(found["stall.groups_agree"].settings) == {"batch.refill_groups"}

@@ -144,32 +144,76 @@ def test_a_kind_whose_tasks_all_rest_leaves_its_time_to_the_others() -> None:
         kind = plan.task.fields["kind"]
         plays[kind] += 1
         order.record([played(plan.task, 1.0 if kind == "easy" else 0.5)])
-    # Ten epochs of the one; of the other the first task, and then a tenth of 199 offers.
+    # Ten epochs of the one; of the other the first two tasks, and then a tenth of 198 offers.
     assert plays["mixed"] == 200
-    assert 10 <= plays["easy"] <= 35
+    assert 10 <= plays["easy"] <= 34
+
+
+def share_of_new_tasks(rates: dict[str, float], *, steps: int = 2, **changes: Any) -> dict[str, float]:
+    """How often a task that has not been rolled out is played, by kind, after steps with a group of each of these kinds."""
+    size = 402
+    order = curriculum(tasks_of(**dict.fromkeys(rates, size)), max_epochs=1, kind_field="kind", **changes)
+    for _ in range(steps):
+        plans = list(itertools.islice(order, len(rates)))
+        order.record([played(plan.task, rates[plan.task.fields["kind"]]) for plan in plans])
+    rest = Counter(plan.task.fields["kind"] for plan in order)
+    return {kind: rest[kind] / (size - steps) for kind in rates}
 
 
 @pytest.mark.parametrize(
-    ("select", "rate", "expected"), [("mixed", 0.0, 0.1), ("mixed", 0.5, 1), ("frontier", 0.25, 0.75)]
+    ("select", "rates", "expected"),
+    [
+        ("all", {"a": 0.5, "b": 0.0}, {"a": 1, "b": 1}),
+        ("mixed", {"a": 0.25, "b": 0.0, "c": 1.0}, {"a": 1, "b": 0.1, "c": 0.1}),
+        # 4 * 1/4 * 3/4 = 0.75.
+        ("frontier", {"a": 0.5, "b": 0.75, "c": 0.0}, {"a": 1, "b": 0.75, "c": 0.1}),
+        # Relative to the largest share, 0.75.
+        ("frontier", {"a": 0.25, "b": 0.0}, {"a": 1, "b": 0.1 / 0.75}),
+        # There is no other kind to which these could leave their time.
+        ("mixed", {"a": 0.0, "b": 1.0}, {"a": 1, "b": 1}),
+        ("frontier", {"a": 0.0}, {"a": 1}),
+    ],
 )
-def test_a_task_without_history_has_the_success_rate_of_its_kind(select: str, rate: float, expected: float) -> None:
-    order = curriculum(tasks_of(a=401, b=401), select=select, max_epochs=1, kind_field="kind")
-    first = next(order)
-    assert first.task.fields["kind"] == "a"
-    order.record([played(first.task, rate)])
-    rest = Counter(plan.task.fields["kind"] for plan in order)
-    assert rest["b"] == 401  # no group of this kind was recorded, so each task runs
-    # 400 draws have a standard deviation of at most 0.025.
-    assert rest["a"] / 400 == pytest.approx(expected, abs=0.075 if expected < 1 else 0)
+def test_a_new_task_is_selected_by_its_kind_compared_with_the_others(
+    select: str, rates: dict[str, float], expected: dict[str, float]
+) -> None:
+    found = share_of_new_tasks(rates, select=select)
+    for kind, share in expected.items():
+        # 400 draws have a standard deviation of at most 0.025.
+        assert found[kind] == pytest.approx(share, abs=0.075 if share < 1 else 0)
+
+
+def test_a_kind_keeps_its_share_until_its_history_is_long_enough() -> None:
+    assert share_of_new_tasks({"a": 0.5, "b": 0.0}, select="mixed", steps=1) == {"a": 1, "b": 1}
+
+
+def test_a_step_counts_once_for_its_kind_however_many_groups_it_had_and_with_those_that_were_replaced() -> None:
+    order = curriculum(tasks_of(a=9, b=9), select="mixed", kind_field="kind")
+    tasks = [next(order).task for _ in range(8)]
+    assert [task.fields["kind"] for task in tasks[:2]] == ["a", "b"]
+    # Replaced groups are recorded after the others, and none of them succeeds.
+    order.record(
+        [played(task, rate) for task, rate in zip(tasks, [0.5, 1.0, 0.25, 1.0, 0.0, 0.5, 0.0, 0.0], strict=True)]
+    )
+    assert order.state()["kind_history"] == {"a": [[3, 16]], "b": [[10, 16]]}
+
+
+def test_kinds_whose_new_tasks_rest_are_counted() -> None:
+    order = curriculum(tasks_of(a=20, b=20, c=20), select="mixed", kind_field="kind", history_groups=1)
+    rates = {"a": 0.0, "b": 0.5, "c": 1.0}
+    order.record([played(plan.task, rates[plan.task.fields["kind"]]) for plan in itertools.islice(order, 3)])
+    metrics = order.metrics()
+    assert (metrics["rollout/curriculum/resting_kinds"], metrics["rollout/curriculum/resting_tasks"]) == (2, 2)
 
 
 def test_the_history_of_a_task_comes_before_that_of_its_kind() -> None:
-    tasks = tasks_of(a=2)
+    tasks = tasks_of(a=2, b=1)
     order = curriculum(tasks, select="mixed", max_epochs=200, kind_field="kind", history_groups=1)
-    order.record([played(tasks[0], 0.5), played(tasks[1], 1.0)])  # the latest group of the kind succeeds always
+    order.record([played(tasks[0], 0.5), played(tasks[2], 0.5)])
+    order.record([played(tasks[1], 1.0)])  # now the kind succeeds always
     plays = Counter(plan.task.id for plan in order)
-    assert plays["a0"] == 200
-    assert plays["a1"] < 50
+    assert plays["a0"] == 150  # of 600 offers, half are of this kind, and half of these are of this task
+    assert plays["a1"] < 40
 
 
 def test_the_history_of_kinds_is_missing_in_checkpoints_of_earlier_versions() -> None:
@@ -231,7 +275,7 @@ def test_that_everything_rests_is_reported_once(caplog: pytest.LogCaptureFixture
     for plan in order:
         order.record([played(plan.task, 0.5)])
     (message,) = [record.getMessage() for record in caplog.records]
-    assert message.startswith("4 of 4 tasks rest")
+    assert message.startswith("4 of the 4 tasks that ran rest")
     assert "evaluation.success_threshold = 2" in message
 
 

@@ -44,13 +44,13 @@ def thresholds_that_select_no_task(config: Config) -> Iterator[Conflict]:
 
 
 def selection_in_one_epoch(config: Config) -> Iterator[Conflict]:
-    select, has_kinds = config.curriculum.select, config.curriculum.kind_field is not None
-    if select != "all" and config.schedule.max_epochs == 1 and not has_kinds:
+    select = config.curriculum.select
+    if select != "all" and config.schedule.max_epochs == 1:
         yield Conflict(
             "curriculum.select",
-            f"is {select!r}, which depends on earlier episodes of a task or of its kind, but schedule.max_epochs = 1 uses "
-            "every task once, and kind_field is not set; raise max_epochs, set kind_field, or leave select out.",
-            ("schedule.max_epochs", "curriculum.kind_field"),
+            f"is {select!r}, which depends on earlier episodes of a task, but schedule.max_epochs = 1 uses every task once; "
+            "raise max_epochs, or leave select out.",
+            ("schedule.max_epochs",),
         )
 
 

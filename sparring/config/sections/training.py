@@ -195,13 +195,14 @@ class CurriculumSection(Section):
     history_groups: int = Field(
         default=2,
         ge=1,
-        description="Number of recent groups from which the success rate of a task, or of a kind, is measured.",
+        description="Number of recent groups from which the success rate of a task is measured, and of recent steps for that of "
+        "a kind.",
     )
     kind_field: str | None = Field(
         default=None,
         min_length=1,
         description="Field of the dataset that contains the kind of a task; kinds run in equal shares. A task that has not run "
-        "before has the success rate of its kind.",
+        "before is selected by the success rate of its kind.",
     )
     kind_weights: dict[str, Annotated[FiniteFloat, Field(gt=0)]] = Field(
         default_factory=dict, description="Relative share of each kind; 1 for kinds that are not listed."
