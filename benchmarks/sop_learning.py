@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import sys
 import time
@@ -64,6 +65,8 @@ SMALL = (
     "model.lora_layers=1",
 )
 """Settings of a run that is only a test, with a model from scratch."""
+MARGIN = 1.25
+"""The steps of a longer control as a multiple of those that would take as long as RL at the speed of the shorter one."""
 Row = dict[str, Any]
 
 
@@ -223,12 +226,21 @@ def measure(
 
 
 def train_control(run: Path, steps: int | None, *, is_resumed: bool) -> Control:
-    """Return the control of a cell. One with these steps that an earlier sitting finished is kept. Raises the errors of
+    """Return the control of a cell. One with these steps that an earlier sitting finished is kept. If `steps` is None and the
+    control with the recipe's steps took less time than RL, it is replaced by a longer one. Raises the errors of
     `continue_warm_start`."""
-    finished = read_control(RunFolder(run)) if is_resumed else None
-    if finished is not None and steps in (None, finished.steps):
-        return finished
-    return continue_warm_start(run, steps=steps, quiet=True)
+    control = read_control(RunFolder(run)) if is_resumed else None
+    if control is None or steps not in (None, control.steps):
+        control = continue_warm_start(run, steps=steps, quiet=True)
+    if steps is None and control.seconds < control.rl_seconds:
+        longer = math.ceil(control.steps * control.rl_seconds / control.seconds * MARGIN)
+        print(
+            f"{run.name}: the control took less time than RL; training one of {longer} steps",
+            file=sys.stderr,
+            flush=True,
+        )
+        control = continue_warm_start(run, steps=longer, quiet=True)
+    return control
 
 
 def find_interrupted(run: Path, settings: Mapping[str, Any]) -> str | None:

@@ -25,6 +25,7 @@ from benchmarks.sop_learning import (
 )
 from sparring.environments.suites import sop
 from sparring.errors import DataError
+from sparring.training_run.control import Control
 
 
 def whole_cell(domain: str = CONTROL_DOMAIN, seed: int = 0, **scores: float) -> dict[str, Any]:
@@ -117,10 +118,32 @@ def test_a_resumed_cell_keeps_its_finished_control(tmp_path: Path) -> None:
     (tmp_path / "controls" / "warm_start_continued").mkdir(parents=True)
     state = {"steps": 2, "seconds": 3, "rl_seconds": 3, "validated": {"1": 0.5}, "best_step": 1, "fingerprint": "f"}
     (tmp_path / "controls" / "warm_start_continued" / "state.json").write_text(json.dumps(state), "utf-8")
-    assert train_control(tmp_path, 2, is_resumed=True).best_step == 1
+    for steps in (None, 2):
+        assert train_control(tmp_path, steps, is_resumed=True).best_step == 1
     for steps, is_resumed in ((2, False), (3, True)):
         with pytest.raises(DataError):
             train_control(tmp_path, steps, is_resumed=is_resumed)
+
+
+def test_a_control_that_took_less_time_than_rl_is_replaced_by_a_longer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[int | None] = []
+
+    def train(run: Path, *, steps: int | None, quiet: bool) -> Control:
+        trained.append(steps)
+        taken = steps or 100
+        # 8 s for each step.
+        return Control(
+            steps=taken, seconds=8.0 * taken, rl_seconds=900.0, validated={}, best_step=taken, fingerprint="f"
+        )
+
+    monkeypatch.setattr("benchmarks.sop_learning.continue_warm_start", train)
+    # 100 steps take 800 s. 100 * 900 / 800 * 1.25 = 140.6.
+    assert train_control(tmp_path, None, is_resumed=False).steps == 141
+    assert trained == [None, 141]
+    # A number of steps that the user gave is kept.
+    assert train_control(tmp_path, 50, is_resumed=False).steps == 50
 
 
 def test_cells_with_other_settings_are_refused(tmp_path: Path) -> None:
