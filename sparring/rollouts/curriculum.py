@@ -122,6 +122,7 @@ class Curriculum(Iterator[GroupPlan]):
         """The latest steps of each kind, as (successful episodes, episodes)."""
         self._kind_shares: dict[str, float] = {}
         """The share of the offers of each kind's new tasks that are rolled out."""
+        self._num_resting_kinds = 0
         self._resting: set[str] = set()
 
     @property
@@ -204,9 +205,7 @@ class Curriculum(Iterator[GroupPlan]):
         return {
             "rollout/curriculum/seen_tasks": float(len(self._history)),
             "rollout/curriculum/resting_tasks": float(len(self._resting)),
-            "rollout/curriculum/resting_kinds": float(
-                sum(share <= self._selection.retry_share for share in self._kind_shares.values())
-            ),
+            "rollout/curriculum/resting_kinds": float(self._num_resting_kinds),
             "rollout/curriculum/passed_over": 1 - self._num_played / offered if offered else 0.0,
         }
 
@@ -269,6 +268,8 @@ class Curriculum(Iterator[GroupPlan]):
         }
         largest = 1.0 if len(shares) < len(self._kinds) else max(shares.values())
         self._kind_shares = {kind: share / largest for kind, share in shares.items()}
+        least = self._selection.retry_share
+        self._num_resting_kinds = sum(share <= least < largest for share in shares.values())
 
     def _draw(self, kind: str) -> float:
         return random.Random(f"{self._seed}/{kind}/offer {self._offered[kind]}").random()
