@@ -233,7 +233,7 @@ def train_control(run: Path, steps: int | None, *, is_resumed: bool) -> Control:
     if control is None or steps not in (None, control.steps):
         control = continue_warm_start(run, steps=steps, quiet=True)
     if steps is None and control.seconds < control.rl_seconds:
-        longer = math.ceil(control.steps * control.rl_seconds / control.seconds * MARGIN)
+        longer = longer_steps(control)
         print(
             f"{run.name}: the control took less time than RL; training one of {longer} steps",
             file=sys.stderr,
@@ -241,6 +241,11 @@ def train_control(run: Path, steps: int | None, *, is_resumed: bool) -> Control:
         )
         control = continue_warm_start(run, steps=longer, quiet=True)
     return control
+
+
+def longer_steps(control: Control) -> int:
+    """Return the steps of a control that takes longer than RL, at the speed of a shorter control."""
+    return math.ceil(control.steps * control.rl_seconds / control.seconds * MARGIN)
 
 
 def find_interrupted(run: Path, settings: Mapping[str, Any]) -> str | None:

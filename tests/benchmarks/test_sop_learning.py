@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.evidence import SMOKE, completed
 from benchmarks.report import commit
 from benchmarks.sop_learning import (
     CONTROL_DOMAIN,
     MIXED,
+    ROOT,
     THREE,
     cells,
     controls,
@@ -18,6 +20,7 @@ from benchmarks.sop_learning import (
     find_start,
     gain,
     kept_cells,
+    longer_steps,
     settings_of_cell,
     table_by_domain,
     train_control,
@@ -25,7 +28,9 @@ from benchmarks.sop_learning import (
 )
 from sparring.environments.suites import sop
 from sparring.errors import DataError
-from sparring.training_run.control import Control
+from sparring.run_folders import RunFolder
+from sparring.trainer import MultiTurnRLTrainer
+from sparring.training_run.control import Control, read_control
 
 
 def whole_cell(domain: str = CONTROL_DOMAIN, seed: int = 0, **scores: float) -> dict[str, Any]:
@@ -125,25 +130,30 @@ def test_a_resumed_cell_keeps_its_finished_control(tmp_path: Path) -> None:
             train_control(tmp_path, steps, is_resumed=is_resumed)
 
 
-def test_a_control_that_took_less_time_than_rl_is_replaced_by_a_longer_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained: list[int | None] = []
+def test_a_longer_control_takes_longer_than_rl_at_the_same_speed() -> None:
+    # 100 steps took 800 s. 100 * 900 / 800 * 1.25 = 140.6.
+    short = Control(steps=100, seconds=800, rl_seconds=900, validated={}, best_step=0, fingerprint="")
+    assert longer_steps(short) == 141
 
-    def train(run: Path, *, steps: int | None, quiet: bool) -> Control:
-        trained.append(steps)
-        taken = steps or 100
-        # 8 s for each step.
-        return Control(
-            steps=taken, seconds=8.0 * taken, rl_seconds=900.0, validated={}, best_step=taken, fingerprint="f"
-        )
 
-    monkeypatch.setattr("benchmarks.sop_learning.continue_warm_start", train)
-    # 100 steps take 800 s. 100 * 900 / 800 * 1.25 = 140.6.
-    assert train_control(tmp_path, None, is_resumed=False).steps == 141
-    assert trained == [None, 141]
-    # A number of steps that the user gave is kept.
-    assert train_control(tmp_path, 50, is_resumed=False).steps == 50
+def test_a_control_that_took_less_time_than_rl_is_replaced_by_a_longer_one(tmp_path: Path) -> None:
+    # One supervised step on one conversation, and two RL steps of 16 episodes.
+    overrides = [
+        f"run.runs_dir={tmp_path}",
+        *SMOKE,
+        "schedule.max_steps=2",
+        "batch.global_batch_size=4",
+        "batch.group_size=4",
+        "warm_start.batch_size=1",
+        "warm_start.control_steps=1",
+    ]
+    recipe = ROOT / "recipes" / "pointer_chase"
+    with MultiTurnRLTrainer(recipe, overrides=overrides, name="run", check=False, quiet=True) as trainer:
+        run = completed(trainer)
+    assert train_control(run, 1, is_resumed=False).steps == 1, "a number of steps that the user gave is kept"
+    control = train_control(run, None, is_resumed=True)
+    assert control.steps > 1
+    assert read_control(RunFolder(run)) == control
 
 
 def test_cells_with_other_settings_are_refused(tmp_path: Path) -> None:
