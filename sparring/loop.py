@@ -165,7 +165,7 @@ async def train(run: Run) -> int:
                 probed = await handshake.check(weights, step, update.batch)
             scheduler.release(step)
             # The results on the tasks decide which tasks come next.
-            run.curriculum.record([*groups, *scheduler.replaced])
+            run.curriculum.record(groups, scheduler.replaced)
 
             # Log, run the detectors, save, evaluate.
             times["timing_s/step"] = sum(times.values())

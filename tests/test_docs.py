@@ -103,6 +103,7 @@ def emitted() -> list[re.Pattern[str]]:
     modules = (
         "rollouts/actions",
         "rollouts/metrics",
+        "rollouts/offers",
         "rollouts/tally",
         "assembly/run",
         "copies/copier",

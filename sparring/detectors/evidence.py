@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
-from typing import TypeAlias, final
+from statistics import fmean, median, stdev
+from typing import Literal, TypeAlias, final
 
-from sparring.run_folders.history import Digest, History
+from sparring.run_folders.history import Digest, History, StepRecord
 from sparring.types import Json
 
 Measure: TypeAlias = Callable[[Digest], float]
@@ -28,6 +28,8 @@ FEWEST_GROUPS = 5
 """The smallest number of groups in which a cause must differ for an estimate of its effect."""
 EXAMPLES = 5
 """The largest number of trajectories that a finding names."""
+OFFERED = {f"rollout/{what}/mean": f"rollout/{what}/offered_mean" for what in ("reward", "score")}
+"""The metrics of the offered tasks, by the metrics of the selected ones. They are missing where both are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,24 @@ def mean(episodes: Sequence[Episode], measure: Measure) -> Estimate:
         return Estimate(value, math.inf, 0)
     squares = sum(sum(one - value for one in values) ** 2 for values in groups.values())
     return Estimate(value, math.sqrt(squares * len(groups) / (len(groups) - 1)) / count, len(groups) - 1)
+
+
+def value_of_offered(metrics: Mapping[str, float], name: str) -> float | None:
+    """Return the value of a metric at a step, or None if the step does not have it. Means of reward and score are those of
+    the offered tasks, because the means of selected tasks change with the selection even if the policy does not."""
+    return metrics.get(OFFERED.get(name, name), metrics.get(name))
+
+
+def mean_of_offered(steps: Sequence[StepRecord], what: Literal["reward", "score"]) -> Estimate:
+    """Return the mean reward or score of the tasks that were offered in at least one step with episodes. If tasks were
+    selected, the standard error is that of the steps' means, and infinite for a single step."""
+    name = f"rollout/{what}/mean"
+    if not any(OFFERED[name] in one.metrics for one in steps):
+        measure = reward if what == "reward" else score
+        return mean([Episode((one.step, digest.task_id), digest) for one in steps for digest in one.train], measure)
+    values = [found for one in steps if (found := value_of_offered(one.metrics, name)) is not None]
+    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+    return Estimate(fmean(values), error, len(values) - 1)
 
 
 def reward(digest: Digest) -> float:

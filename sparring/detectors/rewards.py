@@ -15,6 +15,7 @@ from sparring.detectors.evidence import (
     are_scored,
     latest,
     mean,
+    mean_of_offered,
     named,
     reward,
     score,
@@ -148,7 +149,7 @@ def below_training(history: History) -> Iterable[Finding]:
     played = [Episode((last.step, digest.task_id), digest) for digest in last.validation]
     if not trained:
         return
-    returned, reached = mean(trained, reward), mean(played, reward)
+    returned, reached = mean_of_offered(steps, "reward"), mean(played, reward)
     gap = Estimate(
         EVALUATION_SHARE * returned.value - reached.value,
         math.hypot(EVALUATION_SHARE * returned.error, reached.error),

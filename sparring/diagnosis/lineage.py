@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparring.detectors.evidence import Estimate
+from sparring.detectors.evidence import Estimate, value_of_offered
 from sparring.diagnosis.course import JUDGE_AFTER, SURE, difference
 from sparring.diagnosis.observed import LATE_STEPS, Lineage, Observed
 from sparring.diagnosis.proposal import overrides
@@ -218,8 +218,6 @@ def _change(observed: Observed, lineage: Lineage, name: str) -> Estimate | None:
 
 
 def _values(history: History, name: str, until: int | None = None) -> list[float]:
-    return [
-        one.metrics[name]
-        for one in history.steps
-        if one.step > 0 and name in one.metrics and (until is None or one.step <= until)
-    ]
+    steps = [one for one in history.steps if one.step > 0 and (until is None or one.step <= until)]
+    values = (value_of_offered(one.metrics, name) for one in steps)
+    return [one for one in values if one is not None]

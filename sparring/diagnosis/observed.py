@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TypeAlias, final
 
 from sparring.config import Config
-from sparring.detectors.evidence import Episode, latest
+from sparring.detectors.evidence import Episode, latest, value_of_offered
 from sparring.findings import Finding, Rule
 from sparring.ledger.attempts import Attempts
 from sparring.run_folders.history import Digest, History, StepRecord
@@ -89,8 +89,10 @@ class Observed:
         return [steps[0], steps[-1]] if steps else []
 
     def series(self, name: str) -> list[float]:
-        """Return the values of a metric at the training steps that have it."""
-        return [one.metrics[name] for one in self.trained if one.metrics.get(name) is not None]
+        """Return the values of a metric at the training steps that have it. If tasks are selected, the means of reward and
+        score are those of the offered tasks."""
+        values = (value_of_offered(one.metrics, name) for one in self.trained)
+        return [one for one in values if one is not None]
 
     def now(self, name: str, default: float = 0.0) -> float:
         """Return the mean of a metric over the last steps that have it."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TypeAlias
 
-from sparring.detectors.evidence import Episode, Estimate, mean, reward, score
+from sparring.detectors.evidence import Estimate, mean_of_offered
 from sparring.diagnosis.course import JUDGE_AFTER, LIKELY
 from sparring.diagnosis.observed import LATE_STEPS, Observed
 from sparring.diagnosis.proposal import possible
@@ -107,12 +107,14 @@ Pair: TypeAlias = tuple[Mapping[str, float], StepRecord]
 def _compared(pairs: Sequence[Pair]) -> tuple[Estimate, float, float]:
     """Return the training mean, the validation mean and its standard error. The means use the score if all episodes of
     both have one."""
-    played = [Episode((step.step, one.task_id), one) for _, step in pairs for one in step.train]
-    is_scored = all("val/score/mean" in one for one, _ in pairs) and all(one.digest.score is not None for one in played)
+    is_scored = all("val/score/mean" in one for one, _ in pairs) and all(
+        digest.score is not None for _, step in pairs for digest in step.train
+    )
     name = "val/score/mean" if is_scored else "val/reward/mean"
     tasks = sum(max(1.0, one.get("val/reward/num_prompts", 1.0)) for one, _ in pairs)
     spread = max(0.1, fmean(one.get("val/reward/std", 0.5) for one, _ in pairs))
-    return mean(played, score if is_scored else reward), fmean(one[name] for one, _ in pairs), spread / math.sqrt(tasks)
+    trained = mean_of_offered([step for _, step in pairs], "score" if is_scored else "reward")
+    return trained, fmean(one[name] for one, _ in pairs), spread / math.sqrt(tasks)
 
 
 def _is_worse(pairs: Sequence[Pair]) -> bool:

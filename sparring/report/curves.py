@@ -22,7 +22,11 @@ def charts(record: Record) -> list[Chart]:
         Chart(
             title="Training: reward and the independent score",
             meaning="Both are measured on the same episodes. If only the reward rises, the policy exploits the reward.",
-            lines=(_line(record, "reward", "rollout/reward/mean"), _line(record, "score", "rollout/score/mean")),
+            lines=(
+                _line(record, "reward", "rollout/reward/mean"),
+                _line(record, "score", "rollout/score/mean"),
+                _line(record, "reward of all offered tasks", "rollout/reward/offered_mean"),
+            ),
             marks=marks,
         ),
         Chart(

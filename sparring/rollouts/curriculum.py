@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
 from sparring.errors import DataError
+from sparring.rollouts.offers import Means, Offers, Result, mean_of, offered_metrics
 from sparring.rollouts.plan import GroupPlan
 from sparring.runtime.logs import get_logger
 from sparring.types import Json, Sampling, Task, TrajectoryGroup
@@ -116,14 +117,17 @@ class Curriculum(Iterator[GroupPlan]):
         self._num_played = 0
         self._recorded: tuple[dict[str, int], int] = ({}, 0)
         """Both counts when the last step was recorded."""
-        self._history: dict[str, deque[tuple[int, int]]] = {}
-        """The latest groups of each task, as (successful members, members)."""
-        self._kind_history: dict[str, deque[tuple[int, int]]] = {}
-        """The latest steps of each kind, as (successful episodes, episodes)."""
+        self._history: dict[str, deque[Result]] = {}
+        """The results of the latest groups of each task."""
+        self._kind_history: dict[str, deque[Result]] = {}
+        """The results of the latest steps of each kind."""
         self._kind_shares: dict[str, float] = {}
         """The share of the offers of each kind's new tasks that are rolled out."""
         self._num_resting_kinds = 0
         self._resting: set[str] = set()
+        self._offers: dict[str, Offers] = {}
+        """The offers for which the planned groups stand, by task."""
+        self._offered_means: dict[str, float] = {}
 
     @property
     def epoch(self) -> float:
@@ -131,6 +135,7 @@ class Curriculum(Iterator[GroupPlan]):
         return self._offered.total() / self._num_tasks
 
     def __next__(self) -> GroupPlan:
+        skipped: list[Means] = []
         while self._offered.total() < self._most_offers:
             # The kind whose share is furthest behind is next (stride scheduling); among equals, the first by name.
             # Every offer counts, whether or not it is rolled out, so a kind whose tasks rest leaves its time to the
@@ -139,8 +144,10 @@ class Curriculum(Iterator[GroupPlan]):
             task = self._offer(kind)
             share = self._share(task.id)
             if share < 1 and self._draw(kind) >= share:
+                skipped.append(self._expected(task.id))
                 continue
             position, self._num_played = self._num_played, self._num_played + 1
+            self._offers[task.id] = Offers(share=share, expected=self._expected(task.id), skipped=skipped)
             return self.again(task, position)
         raise StopIteration
 
@@ -161,27 +168,28 @@ class Curriculum(Iterator[GroupPlan]):
         (position, task id) pairs."""
         return tuple(self.again(self._tasks[task_id], position) for position, task_id in outstanding)
 
-    def record(self, groups: Iterable[TrajectoryGroup]) -> None:
+    def record(self, groups: Iterable[TrajectoryGroup], replaced: Iterable[TrajectoryGroup] = ()) -> None:
         """Record that a step was trained on these groups, and how often their tasks succeeded (with a reward of at
-        least `success_threshold`)."""
+        least `success_threshold`). `replaced` contains the groups that others of the step replaced."""
         self._recorded = (dict(self._offered), self._num_played)
+        replaced = [group for group in replaced if group.trajectories]
+        played = [*(group for group in groups if group.trajectories), *replaced]
+        stand_for = [(group, self._offers.pop(group.task.id, Offers())) for group in played]
+        is_chosen = bool(replaced) or self._selection.select != "all"
+        self._offered_means = offered_metrics(stand_for) if is_chosen else {}
         if self._selection.select == "all":
             return
-        rights_of_kinds, counts_of_kinds = Counter[str](), Counter[str]()
-        for group in groups:
-            rewards, task_id = group.rewards, group.task.id
-            if not rewards:
-                continue
-            right, count = sum(reward >= self._selection.success_threshold for reward in rewards), len(rewards)
-            self._history.setdefault(task_id, self._latest()).append((right, count))
-            rights_of_kinds[self._kind_of[task_id]] += right
-            counts_of_kinds[self._kind_of[task_id]] += count
+        of_kinds: dict[str, list[TrajectoryGroup]] = {}
+        for group in played:
+            task_id = group.task.id
+            self._history.setdefault(task_id, self._latest()).append(self._result([group]))
+            of_kinds.setdefault(self._kind_of[task_id], []).append(group)
             if self._share(task_id) <= self._selection.retry_share:
                 self._resting.add(task_id)
             else:
                 self._resting.discard(task_id)
-        for kind, count in counts_of_kinds.items():
-            self._kind_history.setdefault(kind, self._latest()).append((rights_of_kinds[kind], count))
+        for kind, of_kind in of_kinds.items():
+            self._kind_history.setdefault(kind, self._latest()).append(self._result(of_kind))
         self._compare_kinds()
         seen, resting = len(self._history), len(self._resting)
         if not self._has_warned and self._offered.total() >= self._num_tasks and resting > MOST_RESTING * seen:
@@ -198,11 +206,13 @@ class Curriculum(Iterator[GroupPlan]):
 
     def metrics(self) -> dict[str, float]:
         """Return the number of tasks with a history, the number of resting ones among them, the number of kinds whose new
-        tasks rest, and the share of offers that were skipped."""
+        tasks rest, the share of offers that were skipped, and the mean reward and score that the last step would have had
+        without a choice among tasks."""
         if self._selection.select == "all":
-            return {}
+            return self._offered_means
         offered = self._offered.total()
         return {
+            **self._offered_means,
             "rollout/curriculum/seen_tasks": float(len(self._history)),
             "rollout/curriculum/resting_tasks": float(len(self._resting)),
             "rollout/curriculum/resting_kinds": float(self._num_resting_kinds),
@@ -215,8 +225,8 @@ class Curriculum(Iterator[GroupPlan]):
         return {
             "offered": offered,
             "num_played": num_played,
-            "history": {task_id: [list(pair) for pair in kept] for task_id, kept in self._history.items()},
-            "kind_history": {kind: [list(pair) for pair in kept] for kind, kept in self._kind_history.items()},
+            "history": {task_id: [list(one) for one in kept] for task_id, kept in self._history.items()},
+            "kind_history": {kind: [list(one) for one in kept] for kind, kept in self._kind_history.items()},
         }
 
     def restore(self, state: Mapping[str, Json]) -> None:
@@ -229,9 +239,16 @@ class Curriculum(Iterator[GroupPlan]):
         self._compare_kinds()
         self._resting = {task_id for task_id in self._history if self._share(task_id) <= self._selection.retry_share}
 
-    def _latest(self, pairs: Iterable[Sequence[int]] = ()) -> deque[tuple[int, int]]:
-        """Return a history with these pairs, which keeps the latest ones."""
-        return deque(((right, count) for right, count in pairs), maxlen=self._selection.history_groups)
+    def _latest(self, results: Iterable[Sequence[float]] = ()) -> deque[Result]:
+        """Return a history with these results, which keeps the latest ones."""
+        return deque((Result.read(one) for one in results), maxlen=self._selection.history_groups)
+
+    def _result(self, groups: Sequence[TrajectoryGroup]) -> Result:
+        return Result.of(groups, self._selection.success_threshold)
+
+    def _expected(self, task_id: str) -> Means:
+        """Return the latest means of a task, or of its kind if the task has not been rolled out."""
+        return mean_of(self._history.get(task_id) or self._kind_history.get(self._kind_of[task_id]) or ())
 
     def _offer(self, kind: str) -> Task:
         tasks = self._kinds[kind]
@@ -250,10 +267,9 @@ class Curriculum(Iterator[GroupPlan]):
         kept = self._history.get(task_id)
         return self._kind_shares.get(self._kind_of[task_id], 1.0) if not kept else self._share_at(kept)
 
-    def _share_at(self, history: Iterable[tuple[int, int]]) -> float:
-        """Return the share of offers that are rolled out after these results, as (successes, episodes)."""
-        rights, counts = zip(*history, strict=True)
-        rate = sum(rights) / sum(counts)
+    def _share_at(self, history: Sequence[Result]) -> float:
+        """Return the share of offers that are rolled out after these results."""
+        rate = sum(one.successes for one in history) / sum(one.episodes for one in history)
         if self._selection.select == "mixed":
             has_signal = self._selection.hard_threshold < rate < self._selection.easy_threshold
             return 1.0 if has_signal else self._selection.retry_share

@@ -48,6 +48,7 @@ from sparring.run_folders.run_folder import WARM_START
 from sparring.run_folders.stored import RESUMED, read_rows
 from sparring.runtime.cancellable import Cancelled
 from sparring.runtime.faults import fault_point
+from sparring.runtime.logs import get_logger
 from sparring.tracking import Console, FanOut
 from sparring.tracking.console import ProgressCallback
 from sparring.tracking.process import resident_bytes
@@ -58,6 +59,8 @@ from sparring.training_run.checkpoint_writer import Saver, save_announced, train
 from sparring.training_run.loading import LoadedRun
 from sparring.training_run.reactions import REACTIONS, Incident
 from sparring.types import Json, Sampling, Trajectory, TrajectoryGroup
+
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -166,6 +169,7 @@ class TrainingRun:
         last = await self._run_loop()
         fault_point("run.closing")
         seconds = time.monotonic() - start_time
+        self._warn_of_early_end(last)
         await self.validate(last, is_last=True)
         return self._result(step=last, seconds=seconds)
 
@@ -303,6 +307,21 @@ class TrainingRun:
             # The weights are between two steps, so the run continues from the last checkpoint.
             return self._saver.newest or 0
         return last
+
+    def _warn_of_early_end(self, last: int) -> None:
+        """Warn that the data ended before the last step."""
+        schedule, epoch = self._config.schedule, self._curriculum.epoch
+        if last >= schedule.max_steps or epoch < schedule.max_epochs or self._stop.is_set():
+            return
+        skipped = self._curriculum.metrics().get("rollout/curriculum/passed_over", 0.0)
+        logger.warning(
+            "the data ended after step %d of %d: every task was offered schedule.max_epochs = %d times%s. Raise "
+            "schedule.max_epochs for more steps.",
+            last,
+            schedule.max_steps,
+            schedule.max_epochs,
+            f", and {skipped:.0%} of the offers were skipped (curriculum.select)" if skipped else "",
+        )
 
     def _budget(self) -> Budget:
         """Return the budget of the run, including the cost of its earlier steps."""

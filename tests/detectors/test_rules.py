@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sparring.detectors import DETECTORS, Detector
+from sparring.detectors.rewards import below_training
 from sparring.detectors.runner import DetectorRunner
 from sparring.findings import Finding, Severity
 from sparring.run_folders.history import History
@@ -204,6 +205,20 @@ def test_validation_tasks_that_earn_much_less_than_training_tasks_are_reported()
     assert reported.evidence["validation_return"] < 0.8 * reported.evidence["training_return"]
     assert reported.evidence["validation_temperature"] == reported.evidence["training_temperature"] == 1.0
     assert findings(played([right(0.5), wrong(0.5)], outcome, validates=True), "evaluation.below_training") == []
+
+
+@pytest.mark.parametrize(("offered", "num_found"), [(0.0, 0), (0.9, 1)])
+def test_validation_is_compared_with_the_tasks_that_were_offered_not_with_those_that_a_selection_chose(
+    offered: float, num_found: int
+) -> None:
+    history = History()
+    run = played([right(0.5), wrong(0.5)], outcome, validates=True, validation_scripts=[wrong(0.5), wrong(0.5)])
+    for step, groups, validation in run:
+        means = {"rollout/reward/mean": 0.9, "rollout/reward/offered_mean": offered + 0.06 * (step % 3 == 0)}
+        history.add(step, metrics=means, train=[one for group in groups for one in group.trajectories])
+        if validation:
+            history.add(step, validation=[one for group in validation for one in group.trajectories])
+    assert len([*below_training(history)]) == num_found
 
 
 @pytest.mark.parametrize(

@@ -195,3 +195,39 @@ def test_a_kind_that_failed_in_few_groups_shows_nothing() -> None:
 
     found = diagnose_run(run(hopeless, num_tasks=10_000, more=["curriculum.kind_field=kind"], metrics=metrics))
     assert set(found["stall.groups_agree"].settings) == {"batch.refill_groups"}
+
+
+def selected(step: int) -> dict[str, float]:
+    """The metrics of a policy that succeeds in a tenth of the offered tasks throughout, while those that never succeed rest
+    more and more."""
+    shown, offered = min(0.9, 0.1 + 0.06 * step), 0.1 + 0.02 * (step % 3 - 1)
+    means = {f"rollout/{what}/mean": shown for what in ("reward", "score")}
+    return means | {f"rollout/{what}/offered_mean": offered for what in ("reward", "score")}
+
+
+def test_a_selection_of_tasks_that_raises_the_reward_is_not_progress() -> None:
+    validations = dict.fromkeys((0, 10, 20), 0.1)
+    more = ["curriculum.select=mixed"]
+    observed = run(hopeless, metrics=selected, validations=validations, more=more)
+    # Validation does not lag behind training: neither has risen.
+    assert "stall.validation_flat" not in diagnose_run(observed)
+    found = diagnose("runs/x", observed)
+    assert found.course["reward"] == [pytest.approx(0.1), pytest.approx(0.1, abs=0.02)]
+    alone = run(
+        hopeless,
+        validations=validations,
+        metrics=lambda step: {"rollout/reward/mean": selected(step)["rollout/reward/mean"]},
+    )
+    assert "stall.validation_flat" in diagnose_run(alone)
+
+
+def test_a_rise_that_a_selection_hides_is_not_a_stall() -> None:
+    def metrics(step: int) -> dict[str, float]:
+        means = {f"rollout/{what}/mean": 0.5 + 0.02 * (step % 3 - 1) for what in ("reward", "score")}
+        return means | {f"rollout/{what}/offered_mean": 0.2 + 0.025 * step for what in ("reward", "score")}
+
+    observed = run(0.5, steps=24, metrics=metrics, more=["curriculum.select=frontier"])
+    found = diagnose("runs/x", observed)
+    assert found.state == "fine"
+    assert "the reward rises (0.23 at first, 0.75 now)" in found.headline
+    assert found.course["reward"] == [0.225, 0.75]

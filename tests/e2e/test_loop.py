@@ -101,6 +101,10 @@ def test_a_resumed_run_reaches_the_weights_of_the_uninterrupted_one_bit_for_bit(
         steps = [row for row in metrics_of(whole.run) if "rollout/curriculum/passed_over" in row]
         assert steps[-1]["rollout/curriculum/passed_over"] > 0
         assert sum(row.get("rollout/kind/3/num_groups", 0) for row in steps) >= 4
+        # What the selection knows of earlier results is in the checkpoint.
+        again = [row for row in metrics_of(part.run) if "rollout/curriculum/passed_over" in row]
+        offered = [[row["rollout/reward/offered_mean"] for row in rows[-2:]] for rows in (steps, again)]
+        assert offered[0] == offered[1]
 
 
 def test_a_run_that_is_killed_again_before_its_next_checkpoint_can_still_be_resumed(tmp_path: Path) -> None:

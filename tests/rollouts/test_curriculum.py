@@ -5,6 +5,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from sparring.errors import DataError
 from sparring.rollouts import Curriculum, GroupPlan, TaskKinds, TaskSelection
+from sparring.rollouts.offers import Means, Offers, offered_metrics
 from sparring.types import Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
 
 
@@ -195,7 +197,7 @@ def test_a_step_counts_once_for_its_kind_however_many_groups_it_had_and_with_tho
     order.record(
         [played(task, rate) for task, rate in zip(tasks, [0.5, 1.0, 0.25, 1.0, 0.0, 0.5, 0.0, 0.0], strict=True)]
     )
-    assert order.state()["kind_history"] == {"a": [[3, 16]], "b": [[10, 16]]}
+    assert order.state()["kind_history"] == {"a": [[3, 16, 3.0, 0.0]], "b": [[10, 16, 10.0, 0.0]]}
 
 
 @pytest.mark.parametrize(
@@ -213,6 +215,57 @@ def test_kinds_whose_new_tasks_rest_are_counted(select: str, rates: dict[str, fl
     assert metrics["rollout/curriculum/resting_kinds"] == resting
 
 
+@pytest.mark.parametrize("select", ["all", "mixed", "frontier"])
+@pytest.mark.parametrize("kind_field", [None, "kind"])
+@pytest.mark.parametrize("refills", [False, True])
+def test_the_mean_of_offered_tasks_does_not_depend_on_the_selection(
+    select: str, kind_field: str | None, *, refills: bool
+) -> None:
+    rates = {"never": 0.0, "rarely": 0.1, "often": 0.6}
+    sizes, rng = {"never": 60, "rarely": 30, "often": 10}, random.Random(0)
+    tasks = tasks_of(**sizes)
+    order = curriculum(tasks, select=select, max_epochs=80, kind_field=kind_field)
+    weights = dict.fromkeys(sizes, 1 / 3) if kind_field else {kind: size / 100 for kind, size in sizes.items()}
+    expected = sum(weight * rates[kind] for kind, weight in weights.items())
+    selected, offered = [], []
+    while plans := list(itertools.islice(order, 8)):
+        groups = []
+        for plan in plans:
+            rate = rates[plan.task.fields["kind"]]
+            groups.append(played(plan.task, sum(rng.random() < rate for _ in range(4)) / 4))
+        replaced = [group for group in groups if refills and len(set(group.rewards)) == 1]
+        kept = [group for group in groups if group not in replaced]
+        order.record(kept, replaced)
+        if kept:
+            mean = fmean(reward for group in kept for reward in group.rewards)
+            selected.append(mean)
+            offered.append(order.metrics().get("rollout/reward/offered_mean", mean))
+    late = len(offered) // 4  # the selection has a history by then
+    assert fmean(offered[late:]) == pytest.approx(expected, abs=0.04)
+    if select != "all" or refills:
+        assert fmean(selected[late:]) > expected + 0.1
+
+
+def test_groups_stand_for_the_offers_that_were_skipped_by_hand() -> None:
+    hard, fair = (played(task, rate) for task, rate in zip(tasks_of(hard=1, fair=1), (0.25, 0.5), strict=True))
+    # (0.1 + 0.2) + 0.05 + (0.25 - 0.05) / 0.1 = 2.35 for three offers; 0.4 + (0.5 - 0.4) / 0.5 = 0.6 for one.
+    offers = [
+        Offers(share=0.1, expected=Means(0.05), skipped=(Means(0.1), Means(0.2))),
+        Offers(share=0.5, expected=Means(0.4)),
+    ]
+    found = offered_metrics(list(zip((hard, fair), offers, strict=True)))
+    assert found == {"rollout/reward/offered_mean": pytest.approx(2.95 / 4)}  # and no score, because there is no scorer
+    assert offered_metrics([(hard, Offers()), (fair, Offers())])["rollout/reward/offered_mean"] == pytest.approx(0.375)
+
+
+def test_the_mean_of_offered_tasks_is_missing_where_nothing_is_chosen() -> None:
+    order = curriculum(tasks_of(a=4))
+    order.record([played(next(order).task, 0.5)])
+    assert order.metrics() == {}
+    order.record([played(next(order).task, 0.5)], [played(next(order).task, 1.0)])
+    assert order.metrics() == {"rollout/reward/offered_mean": pytest.approx(0.75)}
+
+
 def test_the_history_of_a_task_comes_before_that_of_its_kind() -> None:
     tasks = tasks_of(a=2, b=1)
     order = curriculum(tasks, select="mixed", max_epochs=200, kind_field="kind", history_groups=1)
@@ -227,7 +280,7 @@ def test_the_history_of_kinds_is_missing_in_checkpoints_of_earlier_versions() ->
     order = curriculum(tasks_of(a=3, b=3), select="mixed", kind_field="kind")
     order.record([played(next(order).task, 0.0)])
     state = order.state()
-    assert state.pop("kind_history") == {"a": [[0, 4]]}
+    assert state.pop("kind_history") == {"a": [[0, 4, 0.0, 0.0]]}
     again = curriculum(tasks_of(a=3, b=3), select="mixed", kind_field="kind")
     again.restore(state)
     assert again.state() == {**state, "kind_history": {}}
