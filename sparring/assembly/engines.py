@@ -309,7 +309,7 @@ def _check_capabilities(config: Config, can: EngineCapabilities, address: str) -
             can.holds_several_weights,
         ),
         "return the log-probabilities of given ids (algorithm.teacher)": (
-            config.algorithm.teacher is not None,
+            bool(config.algorithm.teachers),
             can.scores_given_ids,
         ),
     }

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sparring.config import Config, PolicySection, key_from
 from sparring.engines.openai import OpenAIEngine
-from sparring.errors import DataError, ServiceError
+from sparring.errors import DataError
 from sparring.models.description import ModelDescription
 from sparring.protocols import Engine
 from sparring.rollouts import NamedPolicy
 from sparring.run_folders.run_folder import VOCABULARY
 from sparring.runtime.plugins import load_function
-from sparring.training.distillation import Teacher
 from sparring.types import Sampling, Weights
 
 if TYPE_CHECKING:
@@ -91,31 +89,6 @@ def build_frozen_engine(section: PolicySection, engine: Engine, policy: Policy |
     if section.weights == "base":
         return engine.freeze(initial)
     return engine.freeze(load_checkpoint_weights(find_checkpoint(section.weights), policy))
-
-
-def build_teacher(config: Config, frozen: Mapping[str, Engine], tokenizer: Any) -> Teacher | None:
-    """Return the teacher that the recipe names, a frozen policy or a model on a vLLM server.
-
-    Raises ServiceError if an endpoint returns no log-probabilities of given ids, or has another vocabulary.
-    """
-    name = config.algorithm.teacher
-    if name is None:
-        return None
-    section = config.policies[name]
-    if section.role == "frozen":
-        return Teacher(name=name, source=frozen[name], coef=config.algorithm.teacher_coef)
-    from sparring.engines.servers.teacher import ServerTeacher
-
-    assert section.base_url is not None and section.model is not None, "the configuration requires both"  # noqa: PT018
-    try:
-        source = ServerTeacher(
-            section.base_url, section.model, tokenizer=tokenizer, api_key=key_from(section.api_key_env)
-        )
-    except ServiceError as error:
-        raise ServiceError(
-            f"policies.{name} cannot be the teacher, which returns log-probabilities of the policy's token ids: {error}"
-        ) from error
-    return Teacher(name=name, source=source, coef=config.algorithm.teacher_coef)
 
 
 def check_vocabularies(config: Config, model: ModelDescription) -> None:

@@ -32,13 +32,13 @@ from sparring.assembly.message_engines import load_message_engine
 from sparring.assembly.policies import (
     build_frozen_engine,
     build_sampling,
-    build_teacher,
     check_vocabularies,
     list_endpoints,
     load_checkpoint_weights,
     load_policy,
 )
 from sparring.assembly.tasks import Tasks, load_curriculum, load_task_kinds, load_tasks
+from sparring.assembly.teachers import build_teachers, check_kinds_of_teachers
 from sparring.assembly.tinker import build_service_engine, build_service_learner, describe_service
 from sparring.assembly.user_code import UserCode, load_user_code
 from sparring.assembly.warm_start import check_demonstrations
@@ -68,7 +68,7 @@ from sparring.run_folders.run_folder import WARM_START
 from sparring.runtime import event_loop
 from sparring.runtime.logs import get_logger
 from sparring.runtime.machine import default_threads
-from sparring.training.distillation import Teacher
+from sparring.training.distillation import Teachers
 from sparring.types import Task, ToolSchema, TrajectoryGroup, Weights
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ class TrainingParts(RolloutParts):
     algorithm: Algorithm
     detectors: tuple[Detector, ...]
     """The detectors that run after every step."""
-    teacher: Teacher | None
-    """The policy of `algorithm.teacher`."""
+    teachers: Teachers | None
+    """The policies of `algorithm.teacher`."""
 
 
 @contextmanager
@@ -177,6 +177,7 @@ def load_training_parts(
     algorithm = load_algorithm(config, recipe_dir)
     tasks = load_tasks(config, recipe_dir)
     load_curriculum(config, tasks.train)
+    check_kinds_of_teachers(config, tasks.train)
     detectors = load_detectors(config, recipe_dir)
     check_demonstrations(config, recipe_dir)
     num_groups = config.schedule.max_steps * config.batch.global_batch_size
@@ -210,7 +211,7 @@ def load_training_parts(
             learner=learner,
             algorithm=algorithm,
             detectors=detectors,
-            teacher=build_teacher(config, rollout.frozen, rollout.model.tokenizer),
+            teachers=build_teachers(config, rollout.frozen, rollout.model.tokenizer, kind_of=rollout.kind_of),
         )
 
 
@@ -410,7 +411,7 @@ async def close(parts: RolloutParts) -> None:
     await parts.collector.aclose()
     await parts.engine.close()
     if isinstance(parts, TrainingParts):
-        if parts.teacher is not None:
-            await parts.teacher.source.close()
+        if parts.teachers is not None:
+            await parts.teachers.close()
         await asyncio.to_thread(parts.learner.close)
     await asyncio.to_thread(parts.ledger.close)

@@ -36,7 +36,7 @@ def build_update_rule(parts: TrainingParts) -> UpdateRule:
 
 
 def _advantages(parts: TrainingParts, groups: Sequence[TrajectoryGroup]) -> StepAdvantages:
-    """Return the advantages, with the part of a teacher, and the metrics of divergences. The divergence from the base
+    """Return the advantages, with the part of teachers, and the metrics of divergences. The divergence from the base
     model is subtracted from the rewards if the recipe requests this.
     """
     section = parts.config.algorithm
@@ -44,7 +44,7 @@ def _advantages(parts: TrainingParts, groups: Sequence[TrajectoryGroup]) -> Step
     if section.takes_reward_off:
         groups, metrics = subtract_penalty(groups, parts.learner, coef=section.kl_coef)
     turns = parts.algorithm.advantages(groups)
-    if parts.teacher is None:
+    if parts.teachers is None:
         return StepAdvantages(turns=turns, tokens=None, metrics=metrics)
-    tokens, taught = distill(groups, parts.teacher)
+    tokens, taught = distill(groups, parts.teachers)
     return StepAdvantages(turns=turns, tokens=tokens, metrics={**metrics, **taught})

@@ -193,7 +193,7 @@ def _estimator(config: Config) -> tuple[Estimate | None, str | None]:
             None,
             "the divergence from the base model was subtracted from the reward, and computing it needs the model",
         )
-    if section.teacher is not None:
+    if section.teachers:
         return None, "a part of each token's advantage comes from a teacher, and computing it needs the model"
     estimator = choice.bind(ADVANTAGES[section.advantage_method], section.hyperparameters())
     return partial(credit_rewarded, estimator=estimator), None

@@ -103,7 +103,7 @@ class Relearning:
             parts = load_training_parts(self._config, self._folder.code, nothing_is_played, uses_servers=False)
             try:
                 learning = build_update_rule(parts)
-                if parts.teacher is not None:  # it may be the policy after the warm start
+                if parts.teachers is not None:  # it may be the policy after the warm start
                     loading = load_into_engine(parts, self._folder, parts.initial_weights, version=0)
                     event_loop.submit(loading).result()
                 if not self._begins_as_loaded:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Protocol, TypeAlias
@@ -17,7 +17,7 @@ from sparring.algorithms.credit import TokenAdvantages
 from sparring.errors import ServiceError, SparringError
 from sparring.runtime import event_loop
 from sparring.runtime.cancellable import raise_if_cancelled
-from sparring.types import TrajectoryGroup, Turn
+from sparring.types import Task, TrajectoryGroup, Turn
 
 SCORED_AT_ONCE = 8
 """The number of texts that are sent to a teacher at once."""
@@ -84,32 +84,67 @@ class Teacher:
         )
 
 
-def distill(groups: Sequence[TrajectoryGroup], teacher: Teacher) -> tuple[TokenAdvantages, Mapping[str, float]]:
-    """Return the advantage of each token from its teacher, and metrics. Raises the errors of `Teacher.score`."""
-    return compute_advantages(groups, teacher.score(groups), coef=teacher.coef)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teachers:
+    """The policies that a run learns from, by kind of task. Several kinds may have the same teacher."""
+
+    by_kind: Mapping[str, Teacher]
+    kind_of: Callable[[Task], str]
+
+    @property
+    def all(self) -> Sequence[Teacher]:
+        return list(dict.fromkeys(self.by_kind.values()))
+
+    def of(self, task: Task) -> Teacher | None:
+        """Return the teacher of a task, or None if tasks of this kind have none."""
+        return self.by_kind.get(self.kind_of(task))
+
+    async def close(self) -> None:
+        for teacher in self.all:
+            await teacher.source.close()
+
+
+def distill(groups: Sequence[TrajectoryGroup], teachers: Teachers) -> tuple[TokenAdvantages, Mapping[str, float]]:
+    """Return the advantage of each token from the teacher of its task, and the mean of log p_policy - log p_teacher over
+    all trained tokens, and for each teacher if there are several. Tokens of tasks without a teacher get 0.
+
+    Raises the errors of `Teacher.score`."""
+    advantages = compute_advantages([group for group in groups if teachers.of(group.task) is None], {}, coef=0.0)[0]
+    divergences: dict[str, list[float]] = {}
+    for teacher in teachers.all:
+        own = [group for group in groups if teachers.of(group.task) == teacher]
+        found, divergences[teacher.name] = compute_advantages(own, teacher.score(own), coef=teacher.coef)
+        advantages = {**advantages, **found}
+    every = [one for several in divergences.values() for one in several]
+    metrics = {"training/teacher_kl": fmean(every)} if every else {}
+    if len(divergences) > 1:
+        metrics |= {f"training/teacher_kl/{name}": fmean(several) for name, several in divergences.items() if several}
+    return advantages, metrics
 
 
 def compute_advantages(
     groups: Sequence[TrajectoryGroup], scores: Mapping[Text, Sequence[float]], *, coef: float
-) -> tuple[TokenAdvantages, Mapping[str, float]]:
-    """Return coef * (log p_teacher - log p_policy) of each trained token, and the mean of log p_policy - log p_teacher.
+) -> tuple[TokenAdvantages, list[float]]:
+    """Return coef * (log p_teacher - log p_policy) of each trained token, and log p_policy - log p_teacher of those tokens.
 
-    `scores` are the teacher's log-probabilities of the last ids of each text. Tokens that are not trained get 0.
+    `scores` are the teacher's log-probabilities of the last ids of each text. Without a score, and for tokens that are not
+    trained, the advantage is 0.
     """
-    differences: list[float] = []
+    divergences: list[float] = []
 
     def compare(turn: Turn) -> tuple[float, ...]:
-        if not turn.is_trained:
+        score = scores.get(_text_of(turn)) if turn.is_trained else None
+        if score is None:
             return (0.0,) * len(turn.token_ids)
-        answer = scores[_text_of(turn)][-len(turn.token_ids) :]
+        answer = score[-len(turn.token_ids) :]
         found = [known - sampled for known, sampled in zip(answer, turn.sampled_logprobs, strict=True)]
-        differences.extend(found)
+        divergences.extend(-one for one in found)
         return tuple(coef * one for one in found)
 
     advantages = {
         trajectory.id: tuple(map(compare, trajectory.turns)) for group in groups for trajectory in group.trajectories
     }
-    return advantages, {"training/teacher_kl": -fmean(differences)} if differences else {}
+    return advantages, divergences
 
 
 def _list_turns(groups: Iterable[TrajectoryGroup]) -> Iterator[Turn]:

@@ -262,6 +262,15 @@ REFUSED = [
         "policy with role = 'frozen' or 'endpoint'.",
     ),
     (
+        ["teacher.easy=expert", "curriculum.kind_field=kind"],
+        "algorithm.teacher.easy: is 'expert', but the recipe has no [policies.expert]; add this section.",
+    ),
+    (
+        ["teacher.easy=expert", "policies.expert.weights=base"],
+        "algorithm.teacher: names a teacher for each kind of task, but no field of a task contains its kind; set "
+        "curriculum.kind_field, or name one teacher.",
+    ),
+    (
         ["teacher_coef=0.5"],
         "algorithm.teacher_coef: is given, but the recipe has no teacher; set algorithm.teacher, or leave it out.",
     ),
@@ -459,4 +468,16 @@ def test_a_teacher_alone_needs_no_group() -> None:
     alone = config(
         "advantage_method=none", "teacher=expert", "policies.expert.weights=base", "batch.group_size=1"
     ).algorithm
-    assert (alone.teacher, alone.teacher_coef, alone.needs_every_token) == ("expert", 1.0, True)
+    assert (alone.teachers, alone.teacher_coef, alone.needs_every_token) == ({"": "expert"}, 1.0, True)
+
+
+def test_each_kind_of_task_may_have_its_teacher() -> None:
+    by_kind = config(
+        "teacher.easy=one",
+        "teacher.hard=two",
+        "policies.one.weights=base",
+        "policies.two.weights=runs/two",
+        "curriculum.kind_field=kind",
+    ).algorithm
+    assert by_kind.teachers == {"easy": "one", "hard": "two"}
+    assert by_kind.needs_every_token

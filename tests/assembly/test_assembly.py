@@ -295,6 +295,30 @@ def test_a_run_with_frozen_weights_that_are_not_there_leaves_no_folder(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (
+            ["algorithm.teacher.9=expert"],
+            r"names '9', but no training task has this value of 'hops'. The values are '1', '2', '3'",
+        ),
+        (
+            ["algorithm.teacher.2=expert", "algorithm.advantage_method=none"],
+            r"no teacher for '1', '3', and advantage_method = 'none' does not read rewards",
+        ),
+    ],
+)
+def test_kinds_of_tasks_and_their_teachers_must_match(
+    overrides: list[str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    more = ["policies.expert.weights=base", "curriculum.kind_field=hops", *overrides]
+    trainer = MultiTurnRLTrainer(RECIPE, overrides=more, quiet=True, check=False)
+    with pytest.raises(DataError, match=problem):
+        trainer.load()
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
 def test_policies_play_with_the_weights_that_their_sections_name(tmp_path: Path) -> None:
     overrides = [
         "policies.rival.role=trained",
@@ -315,7 +339,7 @@ def test_policies_play_with_the_weights_that_their_sections_name(tmp_path: Path)
                 assert (customer.learns, customer.engine.fingerprint) == (False, initial.fingerprint)
                 assert customer.sampling == Sampling(temperature=0.5, max_tokens=8)
                 assert named["teacher"].engine is parts.frozen_by_warm_start[0]
-                assert parts.teacher is None
+                assert parts.teachers is None
                 checkpoints.save(tmp_path / "checkpoints", 3, parts.learner.export_state(), {"step": 3})
                 section = PolicySection(weights=str(tmp_path))
                 frozen = build_frozen_engine(section, engine, parts.policy, initial)

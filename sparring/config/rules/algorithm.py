@@ -155,32 +155,41 @@ def divergence_without_base_model(config: Config) -> Iterator[Conflict]:
 
 
 def missing_teacher(config: Config) -> Iterator[Conflict]:
-    name = config.algorithm.teacher
-    if name is None:
-        return
-    if name not in config.policies:
-        known = [one for one, policy in config.policies.items() if policy.role != "trained"]
-        others = f", or choose {' or '.join(map(repr, known))}" if known else ""
-        message = f"is {name!r}, but the recipe has no [policies.{name}]; add this section{others}."
-        yield Conflict("algorithm.teacher", message, ("policies",))
-    elif config.policies[name].role == "trained":
+    for kind, name in config.algorithm.teachers.items():
+        key = f"algorithm.teacher.{kind}" if kind else "algorithm.teacher"
+        if name not in config.policies:
+            known = [one for one, policy in config.policies.items() if policy.role != "trained"]
+            others = f", or choose {' or '.join(map(repr, known))}" if known else ""
+            message = f"is {name!r}, but the recipe has no [policies.{name}]; add this section{others}."
+            yield Conflict(key, message, ("policies",))
+        elif config.policies[name].role == "trained":
+            yield Conflict(
+                key,
+                f"is {name!r}, which is the policy in training itself, so there is nothing to learn from it; use a policy with "
+                "role = 'frozen' or 'endpoint'.",
+                (f"policies.{name}",),
+            )
+
+
+def teachers_without_kinds(config: Config) -> Iterator[Conflict]:
+    if isinstance(config.algorithm.teacher, dict) and config.curriculum.kind_field is None:
         yield Conflict(
             "algorithm.teacher",
-            f"is {name!r}, which is the policy in training itself, so there is nothing to learn from it; use a policy with "
-            "role = 'frozen' or 'endpoint'.",
-            (f"policies.{name}",),
+            "names a teacher for each kind of task, but no field of a task contains its kind; set curriculum.kind_field, or "
+            "name one teacher.",
+            ("curriculum.kind_field",),
         )
 
 
 def teacher_coef_without_teacher(config: Config) -> Iterator[Conflict]:
-    if "teacher_coef" in config.algorithm.model_fields_set and config.algorithm.teacher is None:
+    if "teacher_coef" in config.algorithm.model_fields_set and not config.algorithm.teachers:
         message = "is given, but the recipe has no teacher; set algorithm.teacher, or leave it out."
         yield Conflict("algorithm.teacher_coef", message, ("algorithm.teacher",))
 
 
 def nothing_to_learn_from(config: Config) -> Iterator[Conflict]:
     section = config.algorithm
-    if section.advantage_method in WITHOUT_REWARD and section.teacher is None:
+    if section.advantage_method in WITHOUT_REWARD and not section.teachers:
         yield Conflict(
             "algorithm.advantage_method",
             f"is {section.advantage_method!r}, so rewards give no advantage, and there is no teacher that gives one; set "
@@ -237,6 +246,7 @@ RULES: tuple[ConfigRule, ...] = (
     divergence_without_weight,
     divergence_without_base_model,
     missing_teacher,
+    teachers_without_kinds,
     teacher_coef_without_teacher,
     nothing_to_learn_from,
     divergence_in_unread_rewards,

@@ -94,10 +94,10 @@ class AlgorithmSection(Section):
         default="loss_k2",
         description="Form of the divergence: a loss (k2, or k3 with the gradient of k2), or subtracted from the reward (k1).",
     )
-    teacher: str | None = Field(
+    teacher: str | dict[str, str] | None = Field(
         default=None,
         description="Name of the frozen policy or the endpoint (vLLM) whose log-probabilities of the sampled tokens are a part "
-        "of the advantages.",
+        "of the advantages; or a name for each kind of task (`curriculum.kind_field`).",
     )
     teacher_coef: FiniteFloat = Field(
         default=1.0, gt=0, description="Factor of the teacher's part, which is added to the advantage of the reward."
@@ -145,6 +145,13 @@ class AlgorithmSection(Section):
     loss_norm: FiniteFloat | None = Field(default=None, gt=0, description="The constant of `sequence_sum_norm`.")
 
     @property
+    def teachers(self) -> Mapping[str, str]:
+        """The names of the teachers by kind of task. The key "" stands for all tasks."""
+        if self.teacher is None:
+            return {}
+        return {"": self.teacher} if isinstance(self.teacher, str) else self.teacher
+
+    @property
     def takes_reward_off(self) -> bool:
         """Whether the divergence from the base model is subtracted from the reward."""
         return self.kl_coef > 0 and self.kl_form == "reward_k1"
@@ -153,7 +160,7 @@ class AlgorithmSection(Section):
     def needs_every_token(self) -> bool:
         """Whether tokens of turns without an advantage also have a gradient."""
         is_plug_in = ":" in self.loss_fn  # the terms of a user's loss are not known
-        has_divergence = self.teacher is not None or (self.kl_coef > 0 and not self.takes_reward_off)
+        has_divergence = bool(self.teachers) or (self.kl_coef > 0 and not self.takes_reward_off)
         return is_plug_in or self.entropy_coef > 0 or has_divergence
 
     def hyperparameters(self) -> dict[str, Any]:
