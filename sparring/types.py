@@ -445,6 +445,8 @@ class TrajectoryGroup:
 
     task: Task
     trajectories: tuple[Trajectory, ...]
+    position: int | None = None
+    """The position in the order of all training groups. None if the group was not planned by a curriculum."""
     num_lost: int = 0
     num_client_errors: int = 0
     """The number of lost members whose outcome is CLIENT_ERROR."""

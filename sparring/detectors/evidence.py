@@ -64,6 +64,17 @@ class Estimate:
         of the Cornish-Fisher expansion."""
         return sigmas * (1 + (sigmas**2 + 1) / (4 * max(1, self.freedom)))
 
+    def times(self, factor: float) -> Estimate:
+        return Estimate(factor * self.value, abs(factor) * self.error, self.freedom)
+
+    def minus(self, other: Estimate) -> Estimate:
+        """Return the difference from an independent estimate, with the degrees of freedom of Welch (1947)."""
+        squares = self.error**2, other.error**2
+        total = sum(squares)
+        parts = [square**2 / max(1, one.freedom) for square, one in zip(squares, (self, other), strict=True)]
+        freedom = int(total**2 / sum(parts)) if 0 < total < math.inf else min(self.freedom, other.freedom)
+        return Estimate(self.value - other.value, math.sqrt(total), freedom)
+
     def __neg__(self) -> Estimate:
         return Estimate(-self.value, self.error, self.freedom)
 

@@ -3,7 +3,6 @@ rewarded."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
@@ -150,11 +149,7 @@ def below_training(history: History) -> Iterable[Finding]:
     if not trained:
         return
     returned, reached = mean_of_offered(steps, "reward"), mean(played, reward)
-    gap = Estimate(
-        EVALUATION_SHARE * returned.value - reached.value,
-        math.hypot(EVALUATION_SHARE * returned.error, reached.error),
-        returned.freedom + reached.freedom,
-    )
+    gap = returned.times(EVALUATION_SHARE).minus(reached)
     if returned.value <= 0 or not gap.exceeds(LIKELY):
         return
     yield Finding(

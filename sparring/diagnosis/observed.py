@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TypeAlias, final
 
 from sparring.config import Config
-from sparring.detectors.evidence import Episode, latest, value_of_offered
+from sparring.detectors.evidence import OFFERED, Episode, latest, value_of_offered
 from sparring.findings import Finding, Rule
 from sparring.ledger.attempts import Attempts
 from sparring.run_folders.history import Digest, History, StepRecord
@@ -115,6 +115,14 @@ class Observed:
         """The share of the late training episodes that are correct."""
         return fmean(self.succeeds(one.digest) for one in self.late) if self.late else 0.0
 
+    @property
+    def _success_of_offered(self) -> float:
+        """The share of the late training episodes that are correct, or the mean score of the offered tasks: a selection
+        leaves out what is solved."""
+        name = "rollout/score/mean"
+        is_selected = any(OFFERED[name] in one.metrics for one in self.trained[-LATE_STEPS:])
+        return self.now(name) if is_selected else self.success
+
     @cached_property
     def equal_groups(self) -> float:
         """The share of the late groups whose episodes have exactly the same messages and calls."""
@@ -138,7 +146,7 @@ class Observed:
         A run is not solved if the validation of the last steps contradicts it. The policy then succeeds only on the
         training tasks, or only at the training temperature.
         """
-        if self.success < SOLVED or not self.trained:
+        if not self.trained or self._success_of_offered < SOLVED:
             return False
         latest_ones = [one.metrics for one in self.validations if one.step > self.trained[-1].step - LATE_STEPS]
         if not latest_ones:

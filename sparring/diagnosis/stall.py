@@ -357,7 +357,7 @@ def valid_below_mean(observed: Observed) -> Iterable[Finding]:
         severity=Severity.WARNING,
         symptom=f"groups with signal earn {-late:.2f} less than all groups on average, and the reward does not rise.",
         evidence={
-            "mean": round(observed.now("rollout/reward/mean"), 4),
+            "mean": round(observed.now("rollout/reward/valid_mean") - late, 4),
             "valid_mean": round(observed.now("rollout/reward/valid_mean"), 4),
             "drift": round(drift.value, 4),
             "error": round(drift.error, 4),

@@ -8,8 +8,8 @@ key/value head, L tokens per row, D head dimension, H hidden, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise
 from typing import Any, Protocol, final
 from weakref import WeakKeyDictionary
 
@@ -34,6 +34,16 @@ takes most of the time."""
 TRUNK_FACTOR = 2
 """The tokens for which the learner keeps the outputs of frozen layers, for each token of the KV cache. They take far
 less memory than keys and values, and both demonstrations and sampled episodes should fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """Ids whose log-probabilities are computed, given the ids before them."""
+
+    token_ids: tuple[int, ...]
+    temperature: float
+    first: int
+    """The index of the first id with a log-probability; at least 1."""
 
 
 class Forward(Protocol):
@@ -65,8 +75,8 @@ class Forward(Protocol):
         """Drop the outputs that `keep_outputs` has kept."""
         ...
 
-    def logprobs(self, weights: Any, token_ids: Sequence[int], temperature: float) -> Tensor:
-        """Return the log-probability (in nats) of each id except the first."""
+    def logprobs(self, weights: Any, texts: Sequence[Text]) -> list[list[float]]:
+        """Return the log-probabilities (in nats) of each text's ids from its index `first` on."""
         ...
 
 
@@ -172,18 +182,26 @@ class LeanForward:
         return write
 
     @torch.no_grad()
-    def logprobs(self, weights: LlamaWeights, token_ids: Sequence[int], temperature: float) -> Tensor:
-        zeros = (0.0,) * len(token_ids)
-        segment = TokenSegment(
-            parent=None,
-            token_ids=tuple(token_ids),
-            mask=(False,) + (True,) * (len(token_ids) - 1),
-            sampled_logprobs=zeros,
-            advantages=zeros,
-            weights=zeros,
-            temperature=temperature,
-        )
-        return forest_logprobs(weights, layout([segment], device=self._policy.device))[0]
+    def logprobs(self, weights: LlamaWeights, texts: Sequence[Text]) -> list[list[float]]:
+        segments = [_segment(text) for text in texts]
+        forest = layout(segments, device=self._policy.device)  # computes what the texts have in common once
+        found = forest_logprobs(weights, forest, trunk=self._policy.trunk)[0].tolist()
+        ends = [0, *accumulate(len(text.token_ids) - text.first for text in texts)]
+        return [found[begin:end] for begin, end in pairwise(ends)]
+
+
+def _segment(text: Text) -> TokenSegment:
+    size = len(text.token_ids)
+    zeros = (0.0,) * size
+    return TokenSegment(
+        parent=None,
+        token_ids=text.token_ids,
+        mask=tuple(index >= text.first for index in range(size)),
+        sampled_logprobs=zeros,
+        advantages=zeros,
+        weights=zeros,
+        temperature=text.temperature,
+    )
 
 
 @final
@@ -233,8 +251,10 @@ class GenericForward:
         pass
 
     @torch.inference_mode()
-    def logprobs(self, weights: Mapping[str, Tensor], token_ids: Sequence[int], temperature: float) -> Tensor:
-        return self._model.logprobs(weights, token_ids, temperature)
+    def logprobs(self, weights: Mapping[str, Tensor], texts: Sequence[Text]) -> list[list[float]]:
+        return [
+            self._model.logprobs(weights, text.token_ids, text.temperature).tolist()[text.first - 1 :] for text in texts
+        ]
 
     def _cache_of(self, row: Row) -> Any:
         if row not in self._caches:

@@ -165,6 +165,7 @@ class Collector:
         return TrajectoryGroup(
             task=plan.task,
             trajectories=kept,
+            position=plan.position,
             num_lost=lost,
             num_client_errors=num_client_errors,
             num_unrewarded=played.count(Outcome.REWARD_ERROR),

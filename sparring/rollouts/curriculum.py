@@ -125,8 +125,10 @@ class Curriculum(Iterator[GroupPlan]):
         """The share of the offers of each kind's new tasks that are rolled out."""
         self._num_resting_kinds = 0
         self._resting: set[str] = set()
-        self._offers: dict[str, Offers] = {}
-        """The offers for which the planned groups stand, by task."""
+        self._offers: dict[int, Offers] = {}
+        """The offers for which the planned groups stand, by position."""
+        self._oldest = 0
+        """The first position of the last recorded step."""
         self._offered_means: dict[str, float] = {}
 
     @property
@@ -147,7 +149,7 @@ class Curriculum(Iterator[GroupPlan]):
                 skipped.append(self._expected(task.id))
                 continue
             position, self._num_played = self._num_played, self._num_played + 1
-            self._offers[task.id] = Offers(share=share, expected=self._expected(task.id), skipped=skipped)
+            self._offers[position] = Offers.after(skipped, share=share, expected=self._expected(task.id))
             return self.again(task, position)
         raise StopIteration
 
@@ -168,15 +170,15 @@ class Curriculum(Iterator[GroupPlan]):
         (position, task id) pairs."""
         return tuple(self.again(self._tasks[task_id], position) for position, task_id in outstanding)
 
-    def record(self, groups: Iterable[TrajectoryGroup], replaced: Iterable[TrajectoryGroup] = ()) -> None:
+    def record(self, groups: Sequence[TrajectoryGroup], replaced: Sequence[TrajectoryGroup] = ()) -> None:
         """Record that a step was trained on these groups, and how often their tasks succeeded (with a reward of at
         least `success_threshold`). `replaced` contains the groups that others of the step replaced."""
         self._recorded = (dict(self._offered), self._num_played)
-        replaced = [group for group in replaced if group.trajectories]
-        played = [*(group for group in groups if group.trajectories), *replaced]
-        stand_for = [(group, self._offers.pop(group.task.id, Offers())) for group in played]
-        is_chosen = bool(replaced) or self._selection.select != "all"
-        self._offered_means = offered_metrics(stand_for) if is_chosen else {}
+        self._offered_means = offered_metrics(self._with_offers(groups), self._with_offers(replaced))
+        played = [group for group in (*groups, *replaced) if group.trajectories]
+        # What is left of older groups is that of lost and stale ones.
+        self._offers = {position: offers for position, offers in self._offers.items() if position >= self._oldest}
+        self._oldest = min((group.position for group in played if group.position is not None), default=self._oldest)
         if self._selection.select == "all":
             return
         of_kinds: dict[str, list[TrajectoryGroup]] = {}
@@ -227,6 +229,7 @@ class Curriculum(Iterator[GroupPlan]):
             "num_played": num_played,
             "history": {task_id: [list(one) for one in kept] for task_id, kept in self._history.items()},
             "kind_history": {kind: [list(one) for one in kept] for kind, kept in self._kind_history.items()},
+            "offers": {str(position): offers.as_json() for position, offers in self._offers.items()},
         }
 
     def restore(self, state: Mapping[str, Json]) -> None:
@@ -234,10 +237,18 @@ class Curriculum(Iterator[GroupPlan]):
         self._offered, self._num_played = Counter(state["offered"]), int(state["num_played"])
         self._recorded = (dict(self._offered), self._num_played)
         self._history = {task_id: self._latest(kept) for task_id, kept in state["history"].items()}
+        self._offers = {int(position): Offers.from_json(one) for position, one in state.get("offers", {}).items()}
         # Missing in checkpoints of earlier versions.
         self._kind_history = {kind: self._latest(kept) for kind, kept in state.get("kind_history", {}).items()}
         self._compare_kinds()
         self._resting = {task_id for task_id in self._history if self._share(task_id) <= self._selection.retry_share}
+
+    def _with_offers(self, groups: Sequence[TrajectoryGroup]) -> list[tuple[TrajectoryGroup, Offers]]:
+        return [
+            (group, Offers() if group.position is None else self._offers.pop(group.position, Offers()))
+            for group in groups
+            if group.trajectories
+        ]
 
     def _latest(self, results: Iterable[Sequence[float]] = ()) -> deque[Result]:
         """Return a history with these results, which keeps the latest ones."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import NamedTuple, Self, final
+from typing import NamedTuple, Self, TypeAlias, final
 
-from sparring.types import TrajectoryGroup
+from sparring.types import Json, TrajectoryGroup
 
 
 class Means(NamedTuple):
@@ -53,23 +53,39 @@ class Result(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
-    """The offers for which a group stands."""
+    """The offers for which a group stands: its own, and those since the previous group, which were skipped."""
 
     share: float = 1.0
     """The share of the offers of the group's task that are rolled out."""
     expected: Means = field(default_factory=Means)
     """The past results of the group's task."""
-    skipped: Sequence[Means] = ()
-    """The past results of the tasks that were offered since the previous group, and skipped."""
+    num_skipped: int = 0
+    skipped: Means = field(default_factory=Means)
+    """The sums of the past results of the skipped tasks."""
+
+    @classmethod
+    def after(cls, skipped: Sequence[Means], *, share: float, expected: Means) -> Self:
+        """Return the offers of a group after these tasks were skipped."""
+        sums = Means(sum(one.reward for one in skipped), sum(one.score for one in skipped))
+        return cls(share=share, expected=expected, num_skipped=len(skipped), skipped=sums)
+
+    @classmethod
+    def from_json(cls, stored: Sequence[Json]) -> Self:
+        share, expected, num_skipped, skipped = stored
+        return cls(share=share, expected=Means(*expected), num_skipped=num_skipped, skipped=Means(*skipped))
+
+    def as_json(self) -> list[Json]:
+        return [self.share, list(self.expected), self.num_skipped, list(self.skipped)]
 
     @property
-    def count(self) -> int:
-        return 1 + len(self.skipped)
+    def is_choice(self) -> bool:
+        """Whether the group was, or could have been, chosen over others."""
+        return self.share < 1 or self.num_skipped > 0
 
     def estimate(self, name: str, earned: float) -> float:
         """Return the estimated sum over these offers, for a group whose mean is `earned`. `name` is a field of Means."""
         own = getattr(self.expected, name)
-        return sum(getattr(one, name) for one in self.skipped) + own + (earned - own) / self.share
+        return getattr(self.skipped, name) + own + (earned - own) / self.share
 
 
 def mean_of(history: Sequence[Result]) -> Means:
@@ -78,16 +94,24 @@ def mean_of(history: Sequence[Result]) -> Means:
     return Means(sum(one.rewards for one in history) / episodes, sum(one.scores for one in history) / episodes)
 
 
-def offered_metrics(played: Sequence[tuple[TrajectoryGroup, Offers]]) -> dict[str, float]:
-    """Return the estimated mean reward and score of a step if all offered tasks had been rolled out. Each group has
-    episodes. The score is missing if a group has none."""
-    if not played:
+Played: TypeAlias = tuple[TrajectoryGroup, Offers]
+"""A group with at least one episode, and the offers for which it stands."""
+
+
+def offered_metrics(groups: Sequence[Played], replaced: Sequence[Played] = ()) -> dict[str, float]:
+    """Return the estimated mean reward and score of a step if all offered tasks had been rolled out, and none replaced.
+
+    There are no metrics if nothing was chosen, and no score if a group has none. A step ends with a group that is kept, so
+    the estimate is somewhat too high in steps of few groups.
+    """
+    played = [*groups, *replaced]
+    if not played or not (replaced or any(offers.is_choice for _, offers in played)):
         return {}
-    offered = sum(offers.count for _, offers in played)
-    earned = sum(offers.estimate("reward", fmean(group.rewards)) for group, offers in played)
-    metrics = {"rollout/reward/offered_mean": earned / offered}
+    num_offers = sum(1 + offers.num_skipped for _, offers in played)
+    rewards = sum(offers.estimate("reward", fmean(group.rewards)) for group, offers in played)
+    metrics = {"rollout/reward/offered_mean": rewards / num_offers}
     scores = [[one.score for one in group.trajectories if one.score is not None] for group, _ in played]
     if all(scores):
-        scored = sum(offers.estimate("score", fmean(own)) for (_, offers), own in zip(played, scores, strict=True))
-        metrics["rollout/score/offered_mean"] = scored / offered
+        estimates = (offers.estimate("score", fmean(own)) for (_, offers), own in zip(played, scores, strict=True))
+        metrics["rollout/score/offered_mean"] = sum(estimates) / num_offers
     return metrics

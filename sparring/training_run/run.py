@@ -311,11 +311,12 @@ class TrainingRun:
     def _warn_of_early_end(self, last: int) -> None:
         """Warn that the data ended before the last step."""
         schedule, epoch = self._config.schedule, self._curriculum.epoch
-        if last >= schedule.max_steps or epoch < schedule.max_epochs or self._stop.is_set():
+        is_over = epoch >= schedule.max_epochs and not self._scheduler.outstanding
+        if last >= schedule.max_steps or not is_over or self._stop.is_set():
             return
         skipped = self._curriculum.metrics().get("rollout/curriculum/passed_over", 0.0)
         logger.warning(
-            "the data ended after step %d of %d: every task was offered schedule.max_epochs = %d times%s. Raise "
+            "the data ended after step %d of %d: the tasks were offered schedule.max_epochs = %d times on average%s. Raise "
             "schedule.max_epochs for more steps.",
             last,
             schedule.max_steps,

@@ -87,14 +87,15 @@ def test_the_teacher_scores_at_the_temperature_of_each_turn_and_equal_texts_once
         forward = teacher.source._engine._forward
         compute, scored = forward.logprobs, []
 
-        def count(weights, token_ids, temperature):
-            scored.append((temperature, token_ids))
-            return compute(weights, token_ids, temperature)
+        def count(weights, texts):
+            scored.append([(text.temperature, text.token_ids) for text in texts])
+            return compute(weights, texts)
 
         monkeypatch.setattr(forward, "logprobs", count)
         tokens, metrics = distill(groups, alone(teacher))
     # The answer 11, 12 of the other trajectory and the first turn of the fork are parts of the first text.
-    assert sorted(scored) == [
+    (together,) = scored  # and one pass computes their common beginnings once
+    assert sorted(together) == [
         (0.5, (9, 10, 11, 12, 13, 20, 21, 22)),
         (1.0, (9, 10, 11, 12, 13, 14, 15)),
         (1.0, (9, 10, 30)),

@@ -54,7 +54,7 @@ def test_that_the_data_ended_before_the_last_step_is_reported(
     assert result.status == "completed"
     (message,) = [one.getMessage() for one in caplog.records if "the data ended" in one.getMessage()]
     assert message.startswith(
-        f"the data ended after step {result.step} of 9: every task was offered schedule.max_epochs = 2 times"
+        f"the data ended after step {result.step} of 9: the tasks were offered schedule.max_epochs = 2 times"
     )
     assert "of the offers were skipped (curriculum.select)" in message
 
