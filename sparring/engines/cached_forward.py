@@ -185,7 +185,7 @@ class LeanForward:
     def logprobs(self, weights: LlamaWeights, texts: Sequence[Text]) -> list[list[float]]:
         segments = [_segment(text) for text in texts]
         forest = layout(segments, device=self._policy.device)  # computes what the texts have in common once
-        found = forest_logprobs(weights, forest, trunk=self._policy.trunk)[0].tolist()
+        found = forest_logprobs(weights, forest, with_entropy=False, trunk=self._policy.trunk)[0].tolist()
         ends = [0, *accumulate(len(text.token_ids) - text.first for text in texts)]
         return [found[begin:end] for begin, end in pairwise(ends)]
 

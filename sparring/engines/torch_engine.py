@@ -352,9 +352,9 @@ class TorchEngine:
             return []
         for turn in taken:
             turn.version = self._version_for(turn)
-        if self._is_trunk_stale and not strangers:
-            # The outputs are not dropped when the last session closes, because the learner still reads the outputs for
-            # the session's tokens.
+        if self._is_trunk_stale and taken and not strangers:
+            # The outputs are not dropped before the next round begins, because the learner still reads the outputs for
+            # the tokens of the closed sessions.
             self._forward.forget_outputs()
             self._is_trunk_stale = False
         return taken

@@ -92,6 +92,7 @@ def forest_logprobs(
     weights: LlamaWeights,
     forest: ForestLayout,
     *,
+    with_entropy: bool = True,
     with_entropy_gradient: bool = False,
     checkpointing: bool = False,
     trunk: TrunkCache | None = None,
@@ -99,7 +100,8 @@ def forest_logprobs(
     """Return the log-probability [M] of each trained token at its temperature, and the entropy [M].
 
     Log-probabilities are differentiable. Entropies are differentiable only with `with_entropy_gradient`, since that
-    takes one more product with the output matrix. `checkpointing` keeps only the input of each layer for the backward
+    takes one more product with the output matrix. Without gradients, `with_entropy=False` saves such a product; entropies
+    are then 0. `checkpointing` keeps only the input of each layer for the backward
     pass. `trunk` contains outputs of the first layers, which `weights` must not have changed.
     """
     attend = build_attention(
@@ -140,7 +142,7 @@ def forest_logprobs(
         )
     else:
         logprobs_U, entropies_U = FrozenHeadLogprobs.apply(
-            hidden_U_H, weights.lm_head, forest.targets_U, forest.temperatures_U, with_entropy_gradient
+            hidden_U_H, weights.lm_head, forest.targets_U, forest.temperatures_U, with_entropy, with_entropy_gradient
         )
     logprobs_M, entropies_M = (values.index_select(0, forest.predictions_M) for values in (logprobs_U, entropies_U))
     return logprobs_M, entropies_M if with_entropy_gradient else entropies_M.detach()

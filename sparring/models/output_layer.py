@@ -31,11 +31,17 @@ class FrozenHeadLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_M_H: Tensor, head_V_H: Tensor, targets_M: Tensor, temperatures_M: Tensor, with_entropy: bool
+        ctx: Any,
+        hidden_M_H: Tensor,
+        head_V_H: Tensor,
+        targets_M: Tensor,
+        temperatures_M: Tensor,
+        with_entropy: bool,
+        with_entropy_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         logprobs_M = torch.empty(len(targets_M), dtype=torch.float32, device=hidden_M_H.device)
-        entropies_M = torch.empty_like(logprobs_M)
-        num_derivatives = (1 + with_entropy) if ctx.needs_input_grad[0] else 0
+        entropies_M = torch.zeros_like(logprobs_M)
+        num_derivatives = (1 + with_entropy_gradient) if ctx.needs_input_grad[0] else 0
         derivatives = [torch.empty_like(hidden_M_H) for _ in range(num_derivatives)]
         dtype = hidden_M_H.dtype
         logit_bytes = LOGIT_BYTES if head_V_H.dtype == dtype else MIXED_LOGIT_BYTES
@@ -55,6 +61,9 @@ class FrozenHeadLogprobs(torch.autograd.Function):
             odds = scores.sub_(highest[:, None]).exp_()
             total = odds.sum(dim=-1)
             logprobs_M[part] = chosen - total.log()
+            if not (with_entropy or derivatives):
+                del scores, odds, kept
+                continue
             expected = project_back(odds.to(dtype), head_V_H).float() / total[:, None]
             # H = log(sum_v e^s_v) - sum_v p_v s_v, and the mean score is the score of the mean row of the matrix.
             mean_score = (hidden_M_H[part].float() * expected).sum(dim=-1) / temperatures_M[part]
@@ -77,7 +86,7 @@ class FrozenHeadLogprobs(torch.autograd.Function):
         total = derivatives[0] * gradients[0][:, None]
         if len(derivatives) > 1:
             total = total + derivatives[1] * gradients[1][:, None]
-        return total.to(derivatives[0].dtype), None, None, None, None
+        return total.to(derivatives[0].dtype), None, None, None, None, None
 
 
 def recomputed_logprobs(

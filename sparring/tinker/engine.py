@@ -143,6 +143,8 @@ class TinkerEngine:
         """Score ids. Raises DataError if the temperature is neither 0 nor 1, because a service scores at temperature 1."""
         if temperature not in (0.0, 1.0):
             raise DataError("a Tinker service scores ids at temperature 1 only; set sampling.temperature = 1.")
+        if len(token_ids) <= first:
+            return []
         found = await self._loaded.sampler.logprobs(token_ids)
         return found[first - 1 :]
 

@@ -379,7 +379,7 @@ class TorchLearner:
     @torch.no_grad()
     def logprobs(self, batch: TrainingBatch) -> list[float]:
         """Return the log-probability of each trained token under the current weights, in segment order."""
-        return self._in_order(batch, lambda microbatch: self._forward(microbatch)[0])
+        return self._in_order(batch, lambda microbatch: self._forward(microbatch, with_entropy=False)[0])
 
     @releases_threads
     @torch.no_grad()
@@ -490,7 +490,9 @@ class TorchLearner:
         self.load_weights(Weights(tensors=tensors, fingerprint=""))
         self._optimizer.load_state_dict({"state": state, "param_groups": self._optimizer.state_dict()["param_groups"]})
 
-    def _forward(self, batch: TrainingBatch, *, with_entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
+    def _forward(
+        self, batch: TrainingBatch, *, with_entropy: bool = True, with_entropy_gradient: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities and entropies [M] of the masked tokens, in segment order."""
         self.num_microbatches += 1
         policy = self._policy
@@ -503,6 +505,7 @@ class TorchLearner:
             lambda weights: forest_logprobs(
                 weights,
                 forest,
+                with_entropy=with_entropy,
                 with_entropy_gradient=with_entropy_gradient,
                 checkpointing=self._checkpointing,
                 trunk=policy.trunk,
@@ -518,7 +521,10 @@ class TorchLearner:
             with policy.module.disable_adapter():
                 return sequence_logprobs(policy, batch)[0]
         forest = layout(batch.segments, device=policy.device)
-        return policy.run(lambda weights: forest_logprobs(weights, forest, trunk=policy.trunk)[0], with_adapter=False)
+        return policy.run(
+            lambda weights: forest_logprobs(weights, forest, with_entropy=False, trunk=policy.trunk)[0],
+            with_adapter=False,
+        )
 
     def _masked(self, batch: TrainingBatch, name: str) -> Tensor:
         """Return the values [M] of a segment field at the masked tokens."""

@@ -145,6 +145,28 @@ def test_log_probabilities_of_given_ids_are_those_it_sampled_with(
         assert scored[len(PROMPT) - 1 :] == pytest.approx(completion.sampled_logprobs, abs=1e-4)
 
 
+def test_texts_that_are_scored_together_get_the_values_that_each_has_alone(run: Callable[[Scenario], Any]) -> None:
+    async def scenario(case: EngineCase) -> tuple[list[list[float]], list[list[float]]]:
+        if not case.engine.capabilities.scores_given_ids:
+            pytest.skip("it computes no log-probabilities of given ids")
+        # Two with a common beginning, the beginning of another one at another temperature, and short ones.
+        calls: list[tuple[list[int], float, int]] = [
+            ([*PROMPT, 3, 4, 5], 1.0, 1),
+            ([*PROMPT, 3, 6], 1.0, len(PROMPT)),
+            ([*PROMPT, 3], 0.7 if case.is_tempered else 1.0, 2),
+            ([*PROMPT[:2]], 1.0, 1),
+            ([*PROMPT[:1]], 1.0, 1),
+        ]
+        alone = [await case.engine.logprobs(*call) for call in calls]
+        together = await asyncio.gather(*(case.engine.logprobs(*call) for call in calls))
+        return alone, together
+
+    alone, together = run(scenario)
+    assert [len(one) for one in together] == [len(PROMPT) + 2, 2, len(PROMPT) - 1, 1, 0]
+    for one, other in zip(alone, together, strict=True):
+        assert one == pytest.approx(other, abs=1e-4)
+
+
 def test_past_the_deadline_a_turn_is_a_timeout_of_the_policy(run: Callable[[Scenario], Any]) -> None:
     async def scenario(case: EngineCase) -> float:
         begun = time.monotonic()

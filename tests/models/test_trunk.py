@@ -201,6 +201,7 @@ def test_a_deterministic_engine_uses_no_outputs_of_an_earlier_phase() -> None:
                 engine.open_session(name)
                 await engine.sample(request(name, some_ids(seed, 30)))
                 engine.close_session(name)
+                await asyncio.sleep(0.2)  # the engine's thread notices that the last session is closed
                 found += [is_known(some_ids(1, 30)), is_known(some_ids(2, 30))]
             await engine.sample(request("stranger", some_ids(3, 30)))
             return [*found, is_known(some_ids(3, 30))]
