@@ -45,6 +45,19 @@ def test_few_groups_raise_what_a_difference_must_exceed() -> None:
     assert not Estimate(1.0, 0.5, 10**6).exceeds(1.0, over=0.6)
 
 
+def test_the_difference_of_two_estimates_has_the_freedom_of_the_less_certain_one() -> None:
+    # Welch: (3^2 + 4^2)^2 / (3^4 / 2 + 4^4 / 4) = 625 / 104.5 = 5.98.
+    found = Estimate(2.0, 3.0, 2).minus(Estimate(0.5, 4.0, 4))
+    assert (found.value, found.error, found.freedom) == (1.5, 5.0, 5)
+    assert Estimate(2.0, 1.0, 2).minus(Estimate(0.5, 1e-6, 1000)).freedom == 2
+    assert Estimate(2.0, 1.0, 7).times(0.5) == Estimate(1.0, 0.5, 7)
+    unknown = Estimate(2.0, math.inf, 0).minus(Estimate(0.5, 1.0, 9))
+    assert (unknown.error, unknown.freedom) == (math.inf, 0)
+    assert not unknown.exceeds(1.0)
+    exact = Estimate(2.0, 0.0, 3).minus(Estimate(0.5, 0.0, 9))
+    assert exact.exceeds(3.0, over=1.0)
+
+
 def test_what_being_right_is_worth_is_the_slope_of_rewards_on_scores() -> None:
     pairs = [(0.2, 0.0), (0.4, 0.0), (1.2, 1.0), (1.0, 1.0)]
     assert worth(episodes([digest(reward, score) for reward, score in pairs])) == pytest.approx(0.8)

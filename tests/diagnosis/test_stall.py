@@ -231,3 +231,11 @@ def test_a_rise_that_a_selection_hides_is_not_a_stall() -> None:
     assert found.state == "fine"
     assert "the reward rises (0.23 at first, 0.75 now)" in found.headline
     assert found.course["reward"] == [0.225, 0.75]
+
+
+def test_a_run_whose_offered_tasks_are_solved_is_solved_though_the_selected_ones_are_not() -> None:
+    """Solved tasks rest, so most episodes are of those that are not."""
+    solved = {f"rollout/{what}/offered_mean": 0.97 for what in ("reward", "score")}
+    observed = run(0.5, steps=24, metrics=lambda step: solved, more=["curriculum.select=frontier"])
+    assert diagnose("runs/x", observed).state == "solved"
+    assert diagnose("runs/x", run(0.5, steps=24)).state != "solved"
