@@ -13,7 +13,7 @@ from benchmarks.sop_learning import (
     CONTROL_DOMAIN,
     MIXED,
     ROOT,
-    THREE,
+    SEVERAL_SEEDS,
     cells,
     controls,
     find_interrupted,
@@ -56,16 +56,16 @@ def other_cell(seed: int, a: float, b: float, *, is_random: bool = False) -> dic
 START = whole_cell(base=0.0, warm_start=0.25, warm_start_continued=0.5, tuned=0.75)
 
 
-def test_cells_of_a_domain_are_neighbors_and_the_three_domains_come_first() -> None:
-    found = cells([MIXED, "content_flagging", *THREE], [0, 1])
+def test_cells_of_a_domain_are_neighbors_and_those_with_several_seeds_come_first() -> None:
+    found = cells([MIXED, "media_review", *SEVERAL_SEEDS], [0, 1])
     assert found[:4] == [
         (CONTROL_DOMAIN, 0, False),
         (CONTROL_DOMAIN, 1, False),
         (CONTROL_DOMAIN, 0, True),
         (CONTROL_DOMAIN, 1, True),
     ]
-    assert found[-2:] == [("content_flagging", 0, False), (MIXED, 0, False)]
-    assert len(found) == 2 * len(THREE) + 2 + 2
+    assert found[-2:] == [("media_review", 0, False), (MIXED, 0, False)]
+    assert len(found) == 2 * len(SEVERAL_SEEDS) + 2 + 2
 
 
 def test_the_gain_is_over_the_strongest_control_of_the_shared_warm_start() -> None:

@@ -19,7 +19,7 @@ SMALL = {
     "batch_size = 32": "batch_size = 8",
     "global_batch_size = 16": "global_batch_size = 2",
     "group_size = 8": "group_size = 2",
-    "val_every = 20": "val_every = 0",
+    "val_every = 10": "val_every = 0",
     "[evaluation]": "[evaluation]\nallow_zero_baseline = true\neval_num_tasks = 4\nval_num_tasks = 2",
 }
 """What of pointer chase is made smaller, since the guide is about the order of steps."""
