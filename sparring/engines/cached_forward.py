@@ -8,7 +8,7 @@ key/value head, L tokens per row, D head dimension, H hidden, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, chain, pairwise
 from typing import Any, Protocol, final
 from weakref import WeakKeyDictionary
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sparring.engines.decoding_attention import choose_attention
+from sparring.engines.given_texts import Text
 from sparring.engines.kv_cache import KVCache, Row
 from sparring.models.forest import forest_logprobs, layout
 from sparring.models.generic import GenericModel
@@ -34,16 +35,6 @@ takes most of the time."""
 TRUNK_FACTOR = 2
 """The tokens for which the learner keeps the outputs of frozen layers, for each token of the KV cache. They take far
 less memory than keys and values, and both demonstrations and sampled episodes should fit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
-    """Ids whose log-probabilities are computed, given the ids before them."""
-
-    token_ids: tuple[int, ...]
-    temperature: float
-    first: int
-    """The index of the first id with a log-probability; at least 1."""
 
 
 class Forward(Protocol):

@@ -23,15 +23,16 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
-from sparring.engines.cached_forward import Forward, GenericForward, LeanForward, Text
+from sparring.engines.cached_forward import Forward, GenericForward, LeanForward
 from sparring.engines.drafts import Drafts
 from sparring.engines.frozen import FrozenEngine
+from sparring.engines.given_texts import GivenTexts, Text
 from sparring.engines.grammar import Grammars
 from sparring.engines.kv_cache import SMALLEST_ROW, Row
 from sparring.engines.load import Load, device_metrics
 from sparring.engines.logits_cache import Key, LogitsCache
 from sparring.engines.sampling import constrain, draw
-from sparring.engines.turns import RunningTurn, ScoreRequest, Version
+from sparring.engines.turns import RunningTurn, Version
 from sparring.errors import ConstraintError, ContextOverflow, InfrastructureError, PolicyTimeout, SparringError
 from sparring.models.policy import Policy
 from sparring.models.streams import own_stream
@@ -44,8 +45,6 @@ from sparring.types import Completion, EngineCapabilities, SampleRequest, Weight
 
 LEAST_LOGIT_BYTES, LOGIT_DIVISOR = 64 * 2**20, 8
 """The logits of recent histories may take this many bytes, or this part of the cache of keys and values if it is more."""
-MAX_SCORED_TOKENS = 8192
-"""The largest number of tokens of a pass that computes log-probabilities of several texts. A longer text has its own pass."""
 MIN_SHARED = 8
 """The minimum number of prompt tokens that a turn must save for it to wait until another turn has computed them."""
 
@@ -106,9 +105,7 @@ class TorchEngine:
         """The versions of frozen policies, by fingerprint; entries are never removed."""
         self._strangers: list[str] = []
         """Deterministic mode: the sessions of this round that were never opened. Later rounds must not use their rows."""
-        self._scoring = threading.Lock()
-        self._unscored: list[ScoreRequest] = []
-        """The requests for log-probabilities that wait. Threads only append and remove, which needs no lock."""
+        self._given = GivenTexts(self._forward.logprobs)
         self._thread = threading.Thread(target=self._work, name="sparring-engine", daemon=True)
         self._thread.start()
 
@@ -201,13 +198,8 @@ class TorchEngine:
 
         Temperature 0 counts as temperature 1, as in `sample`.
         """
-        if len(token_ids) <= first:
-            return []
         text = Text(token_ids=tuple(token_ids), temperature=temperature or 1.0, first=first)
-        request = ScoreRequest(weights=(frozen or self._current).weights, text=text)
-        self._unscored.append(request)
-        await asyncio.sleep(0)  # requests that are made together are computed together
-        return await asyncio.to_thread(releases_threads(self._score), request)
+        return await self._given.logprobs((frozen or self._current).weights, text)
 
     def open_session(self, session_id: str) -> None:
         """Register a session. From now on, a deterministic engine starts no round without this session."""
@@ -233,34 +225,6 @@ class TorchEngine:
             self._is_closed = True
             self._wake.notify()
         await asyncio.to_thread(self._thread.join)
-
-    def _score(self, request: ScoreRequest) -> list[float]:
-        """Return the log-probabilities of a request. Waiting requests with the same weights are computed with it, because
-        they may share tokens."""
-        with self._scoring:  # several passes at once would need more memory and compete for the processor
-            if not request.future.done():
-                together = self._take_unscored(request)
-                try:
-                    found = self._forward.logprobs(request.weights, [one.text for one in together])
-                except Exception as error:  # noqa: BLE001 - each request raises it
-                    for one in together:
-                        one.future.set_exception(error)
-                else:
-                    for one, logprobs in zip(together, found, strict=True):
-                        one.future.set_result(logprobs)
-        return request.future.result()
-
-    def _take_unscored(self, request: ScoreRequest) -> list[ScoreRequest]:
-        """Remove a request, and others that may be computed with it, from the waiting ones, and return them."""
-        together, num_tokens = [request], len(request.text.token_ids)
-        for other in list(self._unscored):
-            size = len(other.text.token_ids)
-            if other is not request and other.weights is request.weights and num_tokens + size <= MAX_SCORED_TOKENS:
-                together.append(other)
-                num_tokens += size
-        for one in together:
-            self._unscored.remove(one)
-        return together
 
     def _check(self, request: SampleRequest) -> None:
         prompt = request.prompt_ids

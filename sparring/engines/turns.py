@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparring.engines.cached_forward import Text
 from sparring.engines.grammar import Guide
 from sparring.engines.kv_cache import Row
 from sparring.engines.logits_cache import Key, extend_digest, history_digest
@@ -24,15 +23,6 @@ class Version:
     fingerprint: str
     weights: Any
     """The weights in the form that the forward materialized."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ScoreRequest:
-    """A request for the log-probabilities of given ids."""
-
-    weights: Any
-    text: Text
-    future: Future[list[float]] = field(default_factory=Future)
 
 
 @dataclass(slots=True, eq=False)

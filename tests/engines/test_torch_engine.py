@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparring.engines import decoding_attention
-from sparring.engines.cached_forward import LeanForward, Text
+from sparring.engines.cached_forward import LeanForward
 from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout
 from sparring.types import Completion, SampleRequest, StopReason, Weights
@@ -303,32 +303,6 @@ def test_a_failing_step_fails_its_turns_and_the_engine_goes_on(monkeypatch: pyte
         return await engine.sample(request("a", [1, 2, 3], seed=5))
 
     assert_parity([1, 2, 3], play(scenario))
-
-
-def test_texts_are_scored_in_passes_of_limited_size_and_an_error_is_that_of_its_pass(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    original, passes = LeanForward.logprobs, []
-
-    def logprobs(forward: LeanForward, weights: Any, texts: Sequence[Text]) -> list[list[float]]:
-        passes.append([len(text.token_ids) for text in texts])
-        if 7 in passes[-1]:
-            raise RuntimeError("out of memory")
-        return original(forward, weights, texts)
-
-    monkeypatch.setattr(LeanForward, "logprobs", logprobs)
-    monkeypatch.setattr("sparring.engines.torch_engine.MAX_SCORED_TOKENS", 10)
-
-    async def scenario(engine: TorchEngine) -> list[list[float] | BaseException]:
-        frozen = engine.freeze(SECOND)
-        texts = [[1] * size for size in (4, 3, 7, 2, 12)]
-        calls = [*map(engine.logprobs, texts), frozen.logprobs([1, 1, 1])]
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    found = play(scenario)
-    # The second policy's text is not computed with the others.
-    assert sorted(passes) == [[3], [4, 3, 2], [7], [12]]
-    assert [len(one) if isinstance(one, list) else str(one) for one in found] == [3, 2, "out of memory", 1, 11, 2]
 
 
 def test_the_same_seed_gives_the_same_tokens_alone_and_in_any_company() -> None:

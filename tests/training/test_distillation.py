@@ -84,14 +84,14 @@ def test_the_teacher_scores_at_the_temperature_of_each_turn_and_equal_texts_once
     groups = [group("a", fork, [turn(0, None, [9, 10], [11, 12])]), group("b", [turn(0, None, [9, 10], [30])])]
     weights = weights_of(1)
     with teacher_of(weights) as teacher:
-        forward = teacher.source._engine._forward
-        compute, scored = forward.logprobs, []
+        given = teacher.source._engine._given
+        compute, scored = given._compute, []
 
         def count(weights, texts):
             scored.append([(text.temperature, text.token_ids) for text in texts])
             return compute(weights, texts)
 
-        monkeypatch.setattr(forward, "logprobs", count)
+        monkeypatch.setattr(given, "_compute", count)
         tokens, metrics = distill(groups, alone(teacher))
     # The answer 11, 12 of the other trajectory and the first turn of the fork are parts of the first text.
     (together,) = scored  # and one pass computes their common beginnings once
