@@ -16,7 +16,7 @@ from sparring.agents.scripted_session import ScriptedSession
 from sparring.algorithms.losses import LOSSES, Tokens, policy_metrics
 from sparring.algorithms.objective import Objective, reference_metrics, weight_metrics
 from sparring.checks.running.run import Options, check_recipe
-from sparring.config import Config, Section, load_config
+from sparring.config import Config, Section, load_config, validate
 from sparring.data import read_tasks, split_tasks
 from sparring.detectors import DETECTORS
 from sparring.diagnosis import SYMPTOMS
@@ -152,6 +152,14 @@ def test_what_watches_a_metric_is_a_rule_or_an_alert() -> None:
     watching = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[4])}
     assert {"stall.groups_agree", "reward.rises_alone", "SparringTruncated", "stall.*"} <= watching
     assert sorted(watching - there - families) == []
+
+
+def test_the_recipes_of_the_page_about_algorithms_are_valid() -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "algorithms.md").read_text("utf-8"), flags=re.DOTALL)
+    assert len(blocks) >= 2
+    rest = {"environment": {"target": "environment:Shop"}, "reward": {"reward": "environment:reward"}}
+    for block in blocks:
+        validate({**rest, **tomllib.loads(block)})
 
 
 def test_every_setting_has_a_description() -> None:

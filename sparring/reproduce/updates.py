@@ -103,6 +103,7 @@ class Relearning:
             parts = load_training_parts(self._config, self._folder.code, nothing_is_played, uses_servers=False)
             try:
                 learning = build_update_rule(parts)
+                tasks = {task.id: task for task in parts.tasks.train}
                 if parts.teachers is not None:  # it may be the policy after the warm start
                     loading = load_into_engine(parts, self._folder, parts.initial_weights, version=0)
                     event_loop.submit(loading).result()
@@ -110,7 +111,7 @@ class Relearning:
                     checkpoints.load(self._stored[self._start], learning.learner)
                 yield self._compared(self._start, 0, learning.learner)
                 for step, ids in self._consumed.items():
-                    groups = _groups([_trajectory(known[id], ledger) for id in ids])
+                    groups = _groups([_trajectory(known[id], ledger) for id in ids], tasks)
                     learn(learning, groups, step)
                     yield self._compared(step, len(ids), learning.learner)
             finally:
@@ -137,11 +138,12 @@ class Relearning:
         )
 
 
-def _groups(trajectories: Sequence[Trajectory]) -> list[TrajectoryGroup]:
-    """Return the groups that a step consumed, as the learner received them. A group is always consumed as a whole."""
+def _groups(trajectories: Sequence[Trajectory], tasks: Mapping[str, Task]) -> list[TrajectoryGroup]:
+    """Return the groups that a step consumed, as the learner received them. A group is always consumed as a whole. `tasks`
+    are those of the recipe by id, because the ledger does not contain their fields."""
     found = itertools.groupby(trajectories, key=lambda one: (_place(one.id), one.task.id))
     members = [tuple(one) for _, one in found]
-    return [TrajectoryGroup(task=group[0].task, trajectories=group) for group in members]
+    return [TrajectoryGroup(task=tasks.get(group[0].task.id, group[0].task), trajectories=group) for group in members]
 
 
 def _trajectory(record: RolloutRecord, ledger: Ledger) -> Trajectory:

@@ -74,8 +74,13 @@ def test_an_episode_and_the_training_are_not_replayed_at_once(trained: Path) -> 
     assert "leave 'train/0/t0/0.0' out" in result.output
 
 
-def test_a_run_with_a_teacher_is_learned_again_and_moves_away_from_its_warm_start(tmp_path: Path) -> None:
-    keys = ("policies.expert.weights=warm_start", "algorithm.teacher=expert", "algorithm.teacher_coef=0.1")
+@pytest.mark.parametrize("of_kinds", [False, True], ids=["one", "by kind"])
+def test_a_run_with_a_teacher_is_learned_again_and_moves_away_from_its_warm_start(
+    tmp_path: Path, *, of_kinds: bool
+) -> None:
+    by_kind = ("algorithm.teacher.even=expert", "algorithm.teacher.odd=expert", "curriculum.kind_field=kind")
+    named = by_kind if of_kinds else ("algorithm.teacher=expert",)
+    keys = ("policies.expert.weights=warm_start", "algorithm.teacher_coef=0.1", *named)
     training = Training(tmp_path, ("rollout.max_steps_off_policy=0", *keys))
     assert training.over() == 0
     rows = [json.loads(line)["metrics"] for line in (training.run / "metrics.jsonl").read_text().splitlines()]

@@ -58,7 +58,10 @@ class Owner(tiny.Echo):
 
 
 def held_out_tasks() -> list[Task]:
-    return [Task(id=f"h{number}", messages=({"role": "user", "content": f"{number}."},)) for number in range(2)]
+    return [
+        Task(id=f"h{number}", fields={"kind": "even"}, messages=({"role": "user", "content": f"{number}."},))
+        for number in range(2)
+    ]
 
 
 def reward(trajectory: Trajectory) -> float:

@@ -34,11 +34,25 @@ def reward(trajectory: Trajectory) -> float:
 
 
 def train_tasks() -> list[Task]:
-    return [Task(id=f"t{number}", messages=({"role": "user", "content": f"{number}?"},)) for number in range(8)]
+    return [
+        Task(
+            id=f"t{number}",
+            fields={"kind": "odd" if number % 2 else "even"},
+            messages=({"role": "user", "content": f"{number}?"},),
+        )
+        for number in range(8)
+    ]
 
 
 def validation_tasks() -> list[Task]:
-    return [Task(id=f"v{number}", messages=({"role": "user", "content": f"{number}!"},)) for number in range(2)]
+    return [
+        Task(
+            id=f"v{number}",
+            fields={"kind": "odd" if number % 2 else "even"},
+            messages=({"role": "user", "content": f"{number}!"},),
+        )
+        for number in range(2)
+    ]
 
 
 def build(seed: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
