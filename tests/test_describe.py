@@ -65,6 +65,7 @@ UNREAD = {
     "model.lora_merged": (True, ["model.trained_weights=full"], ADAPTER),
     "optimizer.lora_plus_lr_ratio": (2.0, ["model.trained_weights=full"], ADAPTER),
     "curriculum.kind_weights": ({"a": 1.0}, [], "training with curriculum.kind_field"),
+    "curriculum.kind_block_size": (8, [], "training with curriculum.kind_field"),
     "curriculum.retry_share": (0.5, [], "curriculum.select = 'mixed' or 'frontier'"),
     "environment.max_turns": (3, ["agent.function=a:b"], "the built-in tool loop (recipes without an agent)"),
     "environment.worker_timeout": (9.0, [], "environment.workers above 0, or environment.listen"),

@@ -35,7 +35,7 @@ _READERS = {
     **dict.fromkeys(
         ("curriculum.retry_share", "curriculum.history_groups"), "curriculum.select = 'mixed' or 'frontier'"
     ),
-    "curriculum.kind_weights": "training with curriculum.kind_field",
+    **dict.fromkeys(("curriculum.kind_weights", "curriculum.kind_block_size"), "training with curriculum.kind_field"),
     "model.base_precision": _ADAPTER,
     "environment.max_turns": "the built-in tool loop (recipes without an agent)",
     "environment.worker_timeout": "environment.workers above 0, or environment.listen",

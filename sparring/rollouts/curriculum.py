@@ -71,6 +71,8 @@ class TaskKinds:
 
     field: str | None = None
     weights: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    block_size: int = 1
+    """The number of tasks of a kind that are offered in succession."""
 
 
 @final
@@ -108,6 +110,7 @@ class Curriculum(Iterator[GroupPlan]):
                 f"{kinds.field!r}. The values are {', '.join(map(repr, sorted(self._kinds)))}."
             )
         self._weights = {kind: kinds.weights.get(kind, 1.0) for kind in sorted(self._kinds)}
+        self._block_size = kinds.block_size
         self._tasks = {task.id: task for task in tasks}
         self._num_tasks, self._most_offers = len(tasks), max_epochs * len(tasks)
         self._has_warned = False
@@ -139,13 +142,10 @@ class Curriculum(Iterator[GroupPlan]):
     def __next__(self) -> GroupPlan:
         skipped: list[Means] = []
         while self._offered.total() < self._most_offers:
-            # The kind whose share is furthest behind is next (stride scheduling); among equals, the first by name.
-            # Every offer counts, whether or not it is rolled out, so a kind whose tasks rest leaves its time to the
-            # others.
-            kind = min(self._weights, key=lambda kind: (self._offered[kind] + 1) / self._weights[kind])
+            kind = self._next_kind()
             task = self._offer(kind)
             share = self._share(task.id)
-            if share < 1 and self._draw(kind) >= share:
+            if share < 1 and self._draw(task.id) >= share:
                 skipped.append(self._expected(task.id))
                 continue
             position, self._num_played = self._num_played, self._num_played + 1
@@ -261,6 +261,17 @@ class Curriculum(Iterator[GroupPlan]):
         """Return the latest means of a task, or of its kind if the task has not been rolled out."""
         return mean_of(self._history.get(task_id) or self._kind_history.get(self._kind_of[task_id]) or ())
 
+    def _next_kind(self) -> str:
+        """Return the kind whose block is not complete, or else the kind whose share is furthest behind (stride scheduling);
+        among equals, the first by name.
+
+        Every offer counts, whether or not it is rolled out, so a kind whose tasks rest leaves its time to the others.
+        """
+        for kind, num in self._offered.items():
+            if num % self._block_size:
+                return kind
+        return min(self._weights, key=lambda kind: (self._offered[kind] + 1) / self._weights[kind])
+
     def _offer(self, kind: str) -> Task:
         tasks = self._kinds[kind]
         epoch, place = divmod(self._offered[kind], len(tasks))
@@ -298,5 +309,11 @@ class Curriculum(Iterator[GroupPlan]):
         least = self._selection.retry_share
         self._num_resting_kinds = sum(share <= least < largest for share in shares.values())
 
-    def _draw(self, kind: str) -> float:
-        return random.Random(f"{self._seed}/{kind}/offer {self._offered[kind]}").random()
+    def _draw(self, task_id: str) -> float:
+        """Return a number from 0 to 1 for the task that was just offered. Tasks without a history in the same block have the
+        same number, so that the block runs or rests as a whole."""
+        kind = self._kind_of[task_id]
+        offer = self._offered[kind]
+        if not self._history.get(task_id):
+            offer = -(-offer // self._block_size)
+        return random.Random(f"{self._seed}/{kind}/offer {offer}").random()

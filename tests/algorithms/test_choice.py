@@ -215,6 +215,11 @@ REFUSED = [
         "the field that contains the kind.",
     ),
     (
+        ["curriculum.kind_block_size=8"],
+        "curriculum.kind_block_size: is given, but kind_field is not, so all tasks are of one kind; set kind_field to "
+        "the field that contains the kind.",
+    ),
+    (
         ["curriculum.kind_field=hops", "curriculum.kind_weights.3=0.0"],
         "curriculum.kind_weights.3: is 0.0, but it should be greater than 0.",
     ),

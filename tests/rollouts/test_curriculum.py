@@ -28,7 +28,11 @@ def tasks_of(**sizes: int) -> list[Task]:
 
 def curriculum(tasks: list[Task], **changes: Any) -> Curriculum:
     """A curriculum of 2 epochs with groups of 4; `changes` are settings by name, also those within its values."""
-    kinds = TaskKinds(field=changes.pop("kind_field", None), weights=changes.pop("kind_weights", {}))
+    kinds = TaskKinds(
+        field=changes.pop("kind_field", None),
+        weights=changes.pop("kind_weights", {}),
+        block_size=changes.pop("kind_block_size", 1),
+    )
     settings_ = {"seed": 0, "max_epochs": 2, "group_size": 4, "sampling": Sampling()}
     settings_ |= {name: changes.pop(name) for name in [*changes] if name in settings_}
     selection = TaskSelection(
@@ -91,6 +95,33 @@ def test_at_every_moment_no_kind_is_a_whole_play_off_its_share(weights: list[int
     for name, weight in zip(names, weights, strict=True):
         # Stride scheduling: a kind lags by less than one play; it leads by less than one for each other kind.
         assert -1 < found[name] - count * weight / sum(weights) < len(names)
+
+
+def test_a_block_has_tasks_of_one_kind_and_kinds_keep_their_shares() -> None:
+    tasks = tasks_of(a=5, b=5, c=5)
+    order = curriculum(tasks, max_epochs=8, kind_field="kind", kind_weights={"b": 2.0}, kind_block_size=4)
+    plans = list(itertools.islice(order, 96))
+    blocks = [[plan.task.fields["kind"] for plan in plans[start : start + 4]] for start in range(0, 96, 4)]
+    assert [len(set(block)) for block in blocks] == [1] * 24
+    assert Counter(block[0] for block in blocks) == {"a": 6, "b": 12, "c": 6}
+    # Each kind still has its own epochs.
+    assert set(Counter(plan.task.id for plan in plans if plan.task.fields["kind"] == "b").values()) <= {9, 10}
+
+
+@pytest.mark.parametrize("select", ["mixed", "frontier"])
+def test_a_block_of_new_tasks_runs_or_rests_as_a_whole(select: str) -> None:
+    rates = {"never": 0.0, "often": 0.5}
+    order = curriculum(
+        tasks_of(never=800, often=800), select=select, kind_field="kind", kind_block_size=8, history_groups=1
+    )
+    kinds = []
+    for _ in range(60):
+        plans = list(itertools.islice(order, 8))
+        order.record([played(plan.task, rates[plan.task.fields["kind"]]) for plan in plans])
+        kinds.append({plan.task.fields["kind"] for plan in plans})
+    assert all(len(of_step) == 1 for of_step in kinds)
+    # A tenth of the blocks of a kind that never succeeds runs.
+    assert 1 <= kinds.count({"never"}) <= 15
 
 
 def shares(rate: float, *, epochs: int = 400, **changes: Any) -> float:
@@ -334,10 +365,14 @@ def test_groups_that_were_lost_say_nothing_of_a_task() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 5), st.sampled_from(["all", "mixed", "frontier"]), st.integers(0, 25))
-def test_after_a_resume_the_same_tasks_are_played(seed: int, select: str, cut: int) -> None:
+@given(
+    st.integers(0, 5), st.sampled_from(["all", "mixed", "frontier"]), st.integers(0, 25), st.sampled_from([1, 2, 5])
+)
+def test_after_a_resume_the_same_tasks_are_played(seed: int, select: str, cut: int, block_size: int) -> None:
     def new() -> Curriculum:
-        return curriculum(tasks_of(a=5, b=9), seed=seed, select=select, max_epochs=9, kind_field="kind")
+        return curriculum(
+            tasks_of(a=5, b=9), seed=seed, select=select, max_epochs=9, kind_field="kind", kind_block_size=block_size
+        )
 
     def play(order: Curriculum, count: int, rng: random.Random) -> list[str]:
         plans = []

@@ -65,13 +65,15 @@ def history_too_short(config: Config) -> Iterator[Conflict]:
         )
 
 
-def kind_weights_without_kinds(config: Config) -> Iterator[Conflict]:
-    if config.curriculum.kind_weights and config.curriculum.kind_field is None:
-        yield Conflict(
-            "curriculum.kind_weights",
-            "is given, but kind_field is not, so all tasks are of one kind; set kind_field to the field that contains the kind.",
-            ("curriculum.kind_field",),
-        )
+def settings_of_kinds_without_kinds(config: Config) -> Iterator[Conflict]:
+    if config.curriculum.kind_field is None:
+        for key in find_given(config, "curriculum", "kind_weights", "kind_block_size"):
+            yield Conflict(
+                f"curriculum.{key}",
+                "is given, but kind_field is not, so all tasks are of one kind; set kind_field to the field that contains the "
+                "kind.",
+                ("curriculum.kind_field",),
+            )
 
 
 def roll_back_without_checkpoints(config: Config) -> Iterator[Conflict]:
@@ -112,7 +114,7 @@ RULES: tuple[ConfigRule, ...] = (
     thresholds_that_select_no_task,
     selection_in_one_epoch,
     history_too_short,
-    kind_weights_without_kinds,
+    settings_of_kinds_without_kinds,
     roll_back_without_checkpoints,
     adapter_keys_without_adapter,
     warmup_longer_than_run,

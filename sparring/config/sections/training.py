@@ -214,6 +214,12 @@ class CurriculumSection(Section):
     kind_weights: dict[str, Annotated[FiniteFloat, Field(gt=0)]] = Field(
         default_factory=dict, description="Relative share of each kind; 1 for kinds that are not listed."
     )
+    kind_block_size: int = Field(
+        default=1,
+        ge=1,
+        description="Number of tasks of a kind that are offered in succession. With batch.global_batch_size, a step has tasks "
+        "of one kind.",
+    )
 
 
 class OptimizerSection(Section):
