@@ -153,8 +153,6 @@ def load_curriculum(config: Config, tasks: Sequence[Task], *, label: str = "") -
             history_groups=section.history_groups,
             success_threshold=config.evaluation.success_threshold,
         ),
-        kinds=TaskKinds(
-            field=section.kind_field, weights=section.kind_weights, block_size=section.kind_block_size
-        ),
+        kinds=TaskKinds(field=section.kind_field, weights=section.kind_weights, block_size=section.kind_block_size),
         label=label,
     )

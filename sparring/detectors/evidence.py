@@ -7,7 +7,7 @@ few groups, only larger differences count.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
@@ -101,20 +101,52 @@ class Windows:
 
 
 def windows(history: History) -> Windows | None:
-    """Return the first and the last third of the steps, with at most five steps each.
+    """Return the first and the last third of the steps, with at most five steps each, or five of each kind if a step has
+    tasks of one kind. Both windows have as many steps of each kind.
 
     Return None if there are fewer than three steps, or too few episodes.
     """
     steps = [one for one in history.steps if one.train]
-    num_trained = max((one.step for one in steps), default=0) - min((one.step for one in steps), default=0) + 1
-    if num_trained < 3:
+    if not steps:
         return None
-    count = min(MOST_STEPS, num_trained // 3)
+    third = (steps[-1].step - steps[0].step + 1) // 3
+    first = [one for one in steps if one.step < steps[0].step + third]
+    last = [one for one in reversed(steps) if one.step > steps[-1].step - third]
+    common = Counter(map(kind_of, first)) & Counter(map(kind_of, last))
     before, now = (
         [Episode((one.step, digest.task_id), digest) for one in part for digest in one.train]
-        for part in (steps[:count], steps[-count:])
+        for part in (_choose(first, common), _choose(last, common)[::-1])
     )
     return Windows(before, now) if min(len(before), len(now)) >= FEWEST_EPISODES else None
+
+
+def _choose(steps: Iterable[StepRecord], nums: Mapping[str | None, int]) -> list[StepRecord]:
+    """Return as many of the steps of each kind as `nums` contains, but no more than MOST_STEPS."""
+    chosen: list[StepRecord] = []
+    left = {kind: min(num, MOST_STEPS) for kind, num in nums.items()}
+    for one in steps:
+        kind = kind_of(one)
+        if left.get(kind, 0):
+            left[kind] -= 1
+            chosen.append(one)
+    return chosen
+
+
+def kind_of(step: StepRecord) -> str | None:
+    """Return the kind of the tasks of a step, or None if they have several kinds, or if the recipe names no kinds."""
+    kinds = _kinds(step.metrics, "rollout/kind/", "/num_groups")
+    return kinds[0] if len(kinds) == 1 else None
+
+
+def has_validated_kinds(steps: Iterable[StepRecord], validation: Mapping[str, float]) -> bool:
+    """Return whether training steps can be compared with a validation run: not if each step has tasks of one kind, and some
+    of the validated kinds are missing. `validation` contains the metrics of the validation run."""
+    kinds = {kind_of(one) for one in steps}
+    return None in kinds or kinds >= set(_kinds(validation, "val/kind/", "/success"))
+
+
+def _kinds(metrics: Iterable[str], prefix: str, suffix: str) -> list[str]:
+    return [name[len(prefix) : -len(suffix)] for name in metrics if name.startswith(prefix) and name.endswith(suffix)]
 
 
 def latest(history: History, num_steps: int) -> list[Episode]:

@@ -12,6 +12,7 @@ from sparring.detectors.evidence import (
     Episode,
     Estimate,
     are_scored,
+    has_validated_kinds,
     latest,
     mean,
     mean_of_offered,
@@ -146,7 +147,7 @@ def below_training(history: History) -> Iterable[Finding]:
     steps = [one for one in history.steps if one.train and last.step - LATEST < one.step <= last.step]
     trained = [Episode((one.step, digest.task_id), digest) for one in steps for digest in one.train]
     played = [Episode((last.step, digest.task_id), digest) for digest in last.validation]
-    if not trained:
+    if not trained or not has_validated_kinds(steps, last.metrics):
         return
     returned, reached = mean_of_offered(steps, "reward"), mean(played, reward)
     gap = returned.times(EVALUATION_SHARE).minus(reached)

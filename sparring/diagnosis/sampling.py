@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TypeAlias
 
-from sparring.detectors.evidence import Estimate, mean_of_offered
+from sparring.detectors.evidence import Estimate, has_validated_kinds, mean_of_offered
 from sparring.diagnosis.course import JUDGE_AFTER, LIKELY
 from sparring.diagnosis.observed import LATE_STEPS, Observed
 from sparring.diagnosis.proposal import possible
@@ -70,7 +70,11 @@ def temperature(observed: Observed) -> Iterable[Finding]:
     # The episodes of a step come from the policy that was validated after the step before. At first, this is the
     # initial policy, which learning has not yet adapted to the temperature.
     steps = {one.step: one for one in observed.trained if one.train}
-    pairs = [(one.metrics, steps[one.step + 1]) for one in observed.validations if one.step + 1 in steps]
+    pairs = [
+        (one.metrics, steps[one.step + 1])
+        for one in observed.validations
+        if one.step + 1 in steps and has_validated_kinds([steps[one.step + 1]], one.metrics)
+    ]
     for some in (pairs[:1], pairs):
         if some and _is_worse(some):
             break

@@ -10,7 +10,8 @@ task determines whether it is also rolled out:
     frontier   a task more often the closer its success rate is to 1/2, at which rewards vary most
 
 A task that has not been rolled out before is selected by the recent success rate of its kind, compared with the other
-kinds, so that a mixture of many tasks concentrates on the kinds from which the policy can learn.
+kinds, so that a mixture of many tasks concentrates on the kinds from which the policy can learn. So are all tasks, if
+tasks of a kind are offered in blocks.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class TaskKinds:
     field: str | None = None
     weights: Mapping[str, float] = dataclasses.field(default_factory=dict)
     block_size: int = 1
-    """The number of tasks of a kind that are offered in succession."""
+    """The number of tasks of a kind that are offered in succession. Above 1, whole blocks are selected, by the success rate of
+    their kind."""
 
 
 @final
@@ -267,10 +269,10 @@ class Curriculum(Iterator[GroupPlan]):
 
         Every offer counts, whether or not it is rolled out, so a kind whose tasks rest leaves its time to the others.
         """
-        for kind, num in self._offered.items():
-            if num % self._block_size:
+        for kind in self._weights:  # not self._offered, which may have kinds of a parent run
+            if self._offered[kind] % self._block_size:
                 return kind
-        return min(self._weights, key=lambda kind: (self._offered[kind] + 1) / self._weights[kind])
+        return min(self._weights, key=lambda kind: (self._offered[kind] + self._block_size) / self._weights[kind])
 
     def _offer(self, kind: str) -> Task:
         tasks = self._kinds[kind]
@@ -286,7 +288,7 @@ class Curriculum(Iterator[GroupPlan]):
         """Return the share of offers of a task that are rolled out."""
         if self._selection.select == "all":
             return 1.0
-        kept = self._history.get(task_id)
+        kept = self._history.get(task_id) if self._block_size == 1 else None
         return self._kind_shares.get(self._kind_of[task_id], 1.0) if not kept else self._share_at(kept)
 
     def _share_at(self, history: Sequence[Result]) -> float:
@@ -310,10 +312,8 @@ class Curriculum(Iterator[GroupPlan]):
         self._num_resting_kinds = sum(share <= least < largest for share in shares.values())
 
     def _draw(self, task_id: str) -> float:
-        """Return a number from 0 to 1 for the task that was just offered. Tasks without a history in the same block have the
-        same number, so that the block runs or rests as a whole."""
+        """Return a number from 0 to 1 for the task that was just offered. All tasks of a block have the same number, so that
+        the block runs or rests as a whole."""
         kind = self._kind_of[task_id]
-        offer = self._offered[kind]
-        if not self._history.get(task_id):
-            offer = -(-offer // self._block_size)
-        return random.Random(f"{self._seed}/{kind}/offer {offer}").random()
+        block = -(-self._offered[kind] // self._block_size)
+        return random.Random(f"{self._seed}/{kind}/offer {block}").random()

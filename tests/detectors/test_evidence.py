@@ -126,6 +126,39 @@ def test_windows_are_a_third_of_the_steps_each_and_five_at_most() -> None:
     assert sizes[29] == (1, 5, 26)
 
 
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        # The thirds are "aba" and "bab": two steps of `a` would be compared with one. They share one of each.
+        ("abababbab", ([1, 2], [8, 9])),
+        ("abcabcabc", ([1, 2, 3], [7, 8, 9])),
+        ("aaabbbccc", None),  # nothing in common
+        ("aaaaaaaaaaaaaaaaaabbbbbbbaaaaaaaaaaa", ([1, 2, 3, 4, 5], [32, 33, 34, 35, 36])),
+        # The first third, less the two steps of `c`; episodes are kept of the first 8 and the last 24 steps.
+        ("aabbcc" + "ab" * 15, ([1, 2, 3, 4, 7, 8], [31, 32, 33, 34, 35, 36])),
+    ],
+)
+def test_windows_have_as_many_steps_of_each_kind(kinds: str, expected: tuple[list[int], list[int]] | None) -> None:
+    history = History()
+    run = played([right(0.5), wrong(0.5)], lambda one: Reward(total=0.0), steps=len(kinds))
+    for (step, groups, _), kind in zip(run, kinds, strict=True):
+        metrics = {f"rollout/kind/{kind}/num_groups": 6.0, f"rollout/kind/{kind}/success": 0.5}
+        history.add(step, metrics=metrics, train=[one for group in groups for one in group.trajectories])
+    seen = windows(history)
+    found = seen and tuple(sorted({one.group[0] for one in part}) for part in (seen.before, seen.now))
+    assert found == expected
+
+
+def test_steps_of_several_kinds_are_compared_as_steps_without_kinds() -> None:
+    history = History()
+    for step, groups, _ in played([right(0.5), wrong(0.5)], lambda one: Reward(total=0.0), steps=9):
+        metrics = {f"rollout/kind/{kind}/num_groups": 3.0 for kind in ("a", f"b{step}")}
+        history.add(step, metrics=metrics, train=[one for group in groups for one in group.trajectories])
+    seen = windows(history)
+    assert seen is not None
+    assert [one.group[0] for one in seen.now][:: len(seen.now) // 3] == [7, 8, 9]
+
+
 def test_the_interval_of_a_mean_covers_it_as_often_as_promised() -> None:
     # Groups share a task's luck; 95 % of the intervals of two sigmas, few groups allowed for, hold the true mean.
     rng, covered, rounds = random.Random(0), 0, 400

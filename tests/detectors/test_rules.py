@@ -221,6 +221,20 @@ def test_validation_is_compared_with_the_tasks_that_were_offered_not_with_those_
     assert len([*below_training(history)]) == num_found
 
 
+@pytest.mark.parametrize(("validated", "num_found"), [("a", 1), ("ab", 1), ("abc", 0)])
+def test_validation_of_other_kinds_is_not_compared(validated: str, num_found: int) -> None:
+    """Each step has tasks of one kind, in turn `a` and `b`."""
+    history = History()
+    run = played([right(0.5), wrong(0.5)], outcome, validates=True, validation_scripts=[wrong(0.5), wrong(0.5)])
+    for step, groups, validation in run:
+        metrics = {f"rollout/kind/{'ab'[step % 2]}/num_groups": 6.0}
+        history.add(step, metrics=metrics, train=[one for group in groups for one in group.trajectories])
+        if validation:
+            metrics = {f"val/kind/{kind}/success": 0.0 for kind in validated}
+            history.add(step, metrics=metrics, validation=[one for group in validation for one in group.trajectories])
+    assert len([*below_training(history)]) == num_found
+
+
 @pytest.mark.parametrize(
     "rule",
     [

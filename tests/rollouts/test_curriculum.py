@@ -104,16 +104,18 @@ def test_a_block_has_tasks_of_one_kind_and_kinds_keep_their_shares() -> None:
     blocks = [[plan.task.fields["kind"] for plan in plans[start : start + 4]] for start in range(0, 96, 4)]
     assert [len(set(block)) for block in blocks] == [1] * 24
     assert Counter(block[0] for block in blocks) == {"a": 6, "b": 12, "c": 6}
+    assert [block[0] for block in blocks[:4]] == ["b", "a", "b", "c"]
     # Each kind still has its own epochs.
     assert set(Counter(plan.task.id for plan in plans if plan.task.fields["kind"] == "b").values()) <= {9, 10}
 
 
 @pytest.mark.parametrize("select", ["mixed", "frontier"])
-def test_a_block_of_new_tasks_runs_or_rests_as_a_whole(select: str) -> None:
+@pytest.mark.parametrize("size", [16, 800])
+def test_a_block_runs_or_rests_as_a_whole(select: str, size: int) -> None:
+    """Also in later epochs, when each task has a history of its own."""
     rates = {"never": 0.0, "often": 0.5}
-    order = curriculum(
-        tasks_of(never=800, often=800), select=select, kind_field="kind", kind_block_size=8, history_groups=1
-    )
+    tasks = tasks_of(never=size, often=size)
+    order = curriculum(tasks, select=select, max_epochs=100, kind_field="kind", kind_block_size=8, history_groups=1)
     kinds = []
     for _ in range(60):
         plans = list(itertools.islice(order, 8))
@@ -122,6 +124,14 @@ def test_a_block_of_new_tasks_runs_or_rests_as_a_whole(select: str) -> None:
     assert all(len(of_step) == 1 for of_step in kinds)
     # A tenth of the blocks of a kind that never succeeds runs.
     assert 1 <= kinds.count({"never"}) <= 15
+
+
+def test_a_branch_may_name_kinds_that_its_parent_did_not_have() -> None:
+    parent = curriculum(tasks_of(a=20, b=20))
+    parent.record([played(next(parent).task, 0.5) for _ in range(12)])
+    child = curriculum(tasks_of(a=20, b=20), kind_field="kind", kind_block_size=8)
+    child.restore(parent.state())
+    assert [next(child).task.fields["kind"] for _ in range(16)] == ["a"] * 8 + ["b"] * 8
 
 
 def shares(rate: float, *, epochs: int = 400, **changes: Any) -> float:
@@ -247,11 +257,11 @@ def test_kinds_whose_new_tasks_rest_are_counted(select: str, rates: dict[str, fl
 
 
 @pytest.mark.parametrize("select", ["all", "mixed", "frontier"])
-@pytest.mark.parametrize("kind_field", [None, "kind"])
+@pytest.mark.parametrize(("kind_field", "block_size"), [(None, 1), ("kind", 1), ("kind", 4)])
 @pytest.mark.parametrize("refills", [False, True])
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_the_mean_of_offered_tasks_does_not_depend_on_the_selection(
-    select: str, kind_field: str | None, *, refills: bool, ahead: int
+    select: str, kind_field: str | None, block_size: int, *, refills: bool, ahead: int
 ) -> None:
     """A policy that does not change: the estimate keeps its value, also if groups are planned `ahead` steps before they are
     trained on, and some of them are lost."""
@@ -260,7 +270,9 @@ def test_the_mean_of_offered_tasks_does_not_depend_on_the_selection(
         {"never": 60, "rarely": 30, "often": 10},
         random.Random(0),
     )
-    order = curriculum(tasks_of(**sizes), select=select, max_epochs=400, kind_field=kind_field)
+    order = curriculum(
+        tasks_of(**sizes), select=select, max_epochs=400, kind_field=kind_field, kind_block_size=block_size
+    )
     weights = dict.fromkeys(sizes, 1 / 3) if kind_field else {kind: size / 100 for kind, size in sizes.items()}
     expected = sum(weight * rates[kind] for kind, weight in weights.items())
     selected, offered, waiting = [], [], []
@@ -365,9 +377,7 @@ def test_groups_that_were_lost_say_nothing_of_a_task() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    st.integers(0, 5), st.sampled_from(["all", "mixed", "frontier"]), st.integers(0, 25), st.sampled_from([1, 2, 5])
-)
+@given(st.integers(0, 5), st.sampled_from(["all", "mixed", "frontier"]), st.integers(0, 25), st.sampled_from([1, 2, 5]))
 def test_after_a_resume_the_same_tasks_are_played(seed: int, select: str, cut: int, block_size: int) -> None:
     def new() -> Curriculum:
         return curriculum(

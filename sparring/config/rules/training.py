@@ -66,8 +66,10 @@ def history_too_short(config: Config) -> Iterator[Conflict]:
 
 
 def settings_of_kinds_without_kinds(config: Config) -> Iterator[Conflict]:
-    if config.curriculum.kind_field is None:
-        for key in find_given(config, "curriculum", "kind_weights", "kind_block_size"):
+    if config.curriculum.kind_field is not None:
+        return
+    for key in find_given(config, "curriculum", "kind_weights", "kind_block_size"):
+        if getattr(config.curriculum, key):
             yield Conflict(
                 f"curriculum.{key}",
                 "is given, but kind_field is not, so all tasks are of one kind; set kind_field to the field that contains the "

@@ -217,8 +217,8 @@ class CurriculumSection(Section):
     kind_block_size: int = Field(
         default=1,
         ge=1,
-        description="Number of tasks of a kind that are offered in succession. With batch.global_batch_size, a step has tasks "
-        "of one kind.",
+        description="Number of tasks of a kind that are offered in succession. If it is equal to batch.global_batch_size, a step "
+        "has tasks of one kind. Above 1, `select` chooses whole blocks, by the success rate of their kind.",
     )
 
 
