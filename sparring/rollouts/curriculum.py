@@ -188,7 +188,7 @@ class Curriculum(Iterator[GroupPlan]):
             task_id = group.task.id
             self._history.setdefault(task_id, self._latest()).append(self._result([group]))
             of_kinds.setdefault(self._kind_of[task_id], []).append(group)
-            if self._share(task_id) <= self._selection.retry_share:
+            if self._rests(task_id):
                 self._resting.add(task_id)
             else:
                 self._resting.discard(task_id)
@@ -243,7 +243,7 @@ class Curriculum(Iterator[GroupPlan]):
         # Missing in checkpoints of earlier versions.
         self._kind_history = {kind: self._latest(kept) for kind, kept in state.get("kind_history", {}).items()}
         self._compare_kinds()
-        self._resting = {task_id for task_id in self._history if self._share(task_id) <= self._selection.retry_share}
+        self._resting = set(filter(self._rests, self._history))
 
     def _with_offers(self, groups: Sequence[TrajectoryGroup]) -> list[tuple[TrajectoryGroup, Offers]]:
         return [
@@ -290,6 +290,10 @@ class Curriculum(Iterator[GroupPlan]):
             return 1.0
         kept = self._history.get(task_id) if self._block_size == 1 else None
         return self._kind_shares.get(self._kind_of[task_id], 1.0) if not kept else self._share_at(kept)
+
+    def _rests(self, task_id: str) -> bool:
+        """Return whether a task with a history rests. In a block, it runs or rests with its kind."""
+        return self._block_size == 1 and self._share(task_id) <= self._selection.retry_share
 
     def _share_at(self, history: Sequence[Result]) -> float:
         """Return the share of offers that are rolled out after these results."""
