@@ -147,7 +147,7 @@ class Curriculum(Iterator[GroupPlan]):
             kind = self._next_kind()
             task = self._offer(kind)
             share = self._share(task.id)
-            if share < 1 and self._draw(task.id) >= share:
+            if share < 1 and self._draw(kind) >= share:
                 skipped.append(self._expected(task.id))
                 continue
             position, self._num_played = self._num_played, self._num_played + 1
@@ -315,9 +315,8 @@ class Curriculum(Iterator[GroupPlan]):
         least = self._selection.retry_share
         self._num_resting_kinds = sum(share <= least < largest for share in shares.values())
 
-    def _draw(self, task_id: str) -> float:
+    def _draw(self, kind: str) -> float:
         """Return a number from 0 to 1 for the task that was just offered. All tasks of a block have the same number, so that
         the block runs or rests as a whole."""
-        kind = self._kind_of[task_id]
         block = -(-self._offered[kind] // self._block_size)
         return random.Random(f"{self._seed}/{kind}/offer {block}").random()

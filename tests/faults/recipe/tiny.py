@@ -33,26 +33,17 @@ def reward(trajectory: Trajectory) -> float:
     return float(trajectory.turns[0].token_ids[0] % 2)
 
 
+def task(id: str, number: int, mark: str) -> Task:
+    kind = "odd" if number % 2 else "even"
+    return Task(id=id, fields={"kind": kind}, messages=({"role": "user", "content": f"{number}{mark}"},))
+
+
 def train_tasks() -> list[Task]:
-    return [
-        Task(
-            id=f"t{number}",
-            fields={"kind": "odd" if number % 2 else "even"},
-            messages=({"role": "user", "content": f"{number}?"},),
-        )
-        for number in range(8)
-    ]
+    return [task(f"t{number}", number, "?") for number in range(8)]
 
 
 def validation_tasks() -> list[Task]:
-    return [
-        Task(
-            id=f"v{number}",
-            fields={"kind": "odd" if number % 2 else "even"},
-            messages=({"role": "user", "content": f"{number}!"},),
-        )
-        for number in range(2)
-    ]
+    return [task(f"v{number}", number, "!") for number in range(2)]
 
 
 def build(seed: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
